@@ -1,0 +1,26 @@
+/* store.h: the bytes behind page and slot ids, on one rank: the two pools of device memory, and
+ * moves between their units. */
+#ifndef WEIR_CACHE_STORE_H
+#define WEIR_CACHE_STORE_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "ops/ops.h"
+
+struct cache_store {
+    struct kv_pool kv;
+    struct state_pool state;
+    uint32_t pages, slots;
+    struct arena memory;
+};
+
+/* Maps both pools, zeroed. `width` = kv_lora + rope_dim. WEIR_NO_MEMORY names the bytes asked for.
+ */
+weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_bytes,
+                             uint32_t width, enum dtype dtype, uint32_t slots, size_t slot_floats,
+                             size_t layer_floats, weir_error *err);
+void cache_store_close(struct cache_store *s);
+/* Does the copies of a batch, in order. */
+void cache_store_copy(struct cache_store *s, const struct batch_copy *copies, uint32_t n);
+
+#endif

@@ -1,0 +1,52 @@
+/* program.h: the step program, the only description of the model's arithmetic: a flat list of
+ * operations built once per engine and run once per step. Columns execute it, tests count its
+ * operations and bytes. */
+#ifndef WEIR_FORWARD_PROGRAM_H
+#define WEIR_FORWARD_PROGRAM_H
+
+#include "base/team.h"
+#include "load/weights.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "ops/sample.h"
+
+/* The largest batch a program must hold. */
+struct step_limits {
+    uint32_t rows, logits;
+    uint32_t position; /* longest sequence in tokens */
+};
+
+struct step_program;
+
+/* Builds the program of `m` for `column`, with its step buffers and derived vectors. `kv` and
+ * `state` are the pools the operations address and must outlive it. WEIR_UNSUPPORTED: the column
+ * lacks an operation (message names it); WEIR_NO_MEMORY. */
+weir_status program_build(const struct model *m, const struct weights *w,
+                          const struct column *column, const struct kv_pool *kv,
+                          const struct state_pool *state, struct step_limits limits,
+                          uint32_t threads, struct step_program **out, weir_error *err);
+void program_free(struct step_program *p);
+
+/* Runs one batch on the team (as many members as the program was built for). Afterwards the logits
+ * are in program_logits and draws in program_results. The batch must be within the limits. */
+void program_run(struct step_program *p, struct team *team, const struct batch *b);
+
+/* The drawn or scored tokens of the last run, [n_logits]. */
+const struct sample_result *program_results(const struct step_program *p);
+/* Logits row i of the last run, [vocab]. */
+const float *program_logits(const struct step_program *p, uint32_t i);
+/* The list itself. */
+const struct op *program_ops(const struct step_program *p, uint32_t *n);
+
+/* Tests read what flows between layers: called by member 0 behind the barrier of every operation
+ * that has a name in the golden vectors ("embed", "layer3.attn_in", "layer3.attn_out",
+ * "layer3.ffn_in", "layer3.ffn_out", "layer3.out", "final_hidden", "final_normed"). NULL: off. */
+typedef void program_tap(void *arg, const char *name, struct tensor t, uint32_t rows);
+void program_set_tap(struct step_program *p, program_tap *tap, void *arg);
+
+/* Sizes of the pools' units for a model. */
+size_t program_kv_page_bytes(const struct model *m, enum dtype dtype);
+size_t program_state_slot_floats(const struct model *m);
+size_t program_state_layer_floats(const struct model *m);
+
+#endif

@@ -1,0 +1,29 @@
+/* weights.h: a checkpoint's weights in memory, found by role. Matrices point into the mapped
+ * shards; vectors, convolution taps and other small tensors are widened to f32 copies. */
+#ifndef WEIR_LOAD_WEIGHTS_H
+#define WEIR_LOAD_WEIGHTS_H
+
+#include "model/model.h"
+#include "ops/ops.h"
+
+struct weights;
+
+/* Opens DIR: model.safetensors.index.json and the shards it names, or model.safetensors. Checks
+ * every tensor of the model's list for presence, dtype, shape and byte range, every header for
+ * overlapping or out-of-file ranges and duplicate names, every expert scale for the byte 255. Warns
+ * of unknown tensors, skips vision_tower., mm_projector. and rotary_emb. WEIR_BAD_FILE with file,
+ * tensor and numbers, or WEIR_NO_MEMORY. */
+weir_status weights_open(const char *dir, const struct model *m, struct weights **out,
+                         weir_error *err);
+void weights_close(struct weights *w);
+
+/* The weight of a role; layer -1 for whole-model roles. data == NULL where the model has none
+ * (A_log keeps its heads only). */
+const struct weight *weights_get(const struct weights *w, enum role role, int32_t layer);
+/* The layer's experts, model.experts of them, for ROLE_EXPERT_W1, W2 or W3; NULL for a layer
+ * without. */
+const struct weight *weights_experts(const struct weights *w, enum role role, uint32_t layer);
+/* Bytes of all weights, as stored. */
+uint64_t weights_bytes(const struct weights *w);
+
+#endif

@@ -1,0 +1,56 @@
+/* sample.h: the rules by which the next token is drawn, and what is reported about it. Order
+ * (vLLM's): raw logprobs first; allowed ids, bad words, minimum-length mask, bias; repetition,
+ * frequency, presence penalties; argmax for temperature 0; temperature; min-p; top-k; top-p; draw.
+ * docs/sampling.md.
+ *
+ * The state lives beside the logits and is advanced by the operation itself, so that a step may be
+ * scheduled before the one before it has been read. */
+#ifndef WEIR_OPS_SAMPLE_H
+#define WEIR_OPS_SAMPLE_H
+
+#include "ops/ops.h"
+
+struct sample_rules {
+    float temperature, top_p, min_p;
+    int32_t top_k; /* <= 0: off */
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    uint64_t seed, stream; /* draw i uses rng_at(seed, stream, i) */
+    uint32_t min_tokens;
+    const int32_t *end_ids; /* masked before min_tokens: eos and stop ids */
+    uint32_t n_end_ids;
+    const weir_bias *bias;
+    uint32_t n_bias;
+    const int32_t *allowed; /* sorted; n_allowed 0: all */
+    uint32_t n_allowed;
+    const int32_t *const *bad_words;
+    const size_t *bad_word_lengths;
+    uint32_t n_bad_words;
+};
+
+/* One sequence's sampling state. `output` has room for every token the request may generate. `seen`
+ * and `counts` are there
+ * ([vocab] each) only where a penalty needs them. */
+struct sample_state {
+    struct sample_rules rules;
+    int32_t *output;
+    uint32_t n_output;
+    uint8_t *seen;    /* 1: in the prompt or generated (repetition penalty) */
+    uint32_t *counts; /* generated (frequency and presence) */
+};
+
+struct sample_result {
+    weir_token token;   /* the drawn id, or the target of a scored row */
+    weir_status status; /* WEIR_OK, or WEIR_NO_TOKEN: nothing left to choose or a logit was not
+                           finite */
+};
+
+/* Draws from one row of logits, advances the state, fills *out. `work` holds vocab floats and vocab
+ * int32s of scratch. */
+void sample_draw(struct sample_state *s, const float *logits, uint32_t vocab, int32_t n_top,
+                 void *scratch, struct sample_result *out);
+/* Reports on `target` without drawing. */
+void sample_score(const float *logits, uint32_t vocab, int32_t target, int32_t n_top, void *scratch,
+                  struct sample_result *out);
+size_t sample_scratch_bytes(uint32_t vocab);
+
+#endif

@@ -1,0 +1,105 @@
+/* The base room: conversions, error text, arenas, the thread team. */
+#include "tests/test.h"
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/team.h"
+
+#include <math.h>
+
+static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state) {
+    assert_int_equal(f32_to_bf16(1.0f), 0x3F80);
+    assert_int_equal(f32_to_bf16(1.00390625f), 0x3F80); /* tie, down to even */
+    assert_int_equal(f32_to_bf16(1.01171875f), 0x3F82); /* tie, up to even */
+    assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
+    assert_true(isinf(bf16_to_f32(f32_to_bf16(3.4e38f))));
+}
+
+/* F-005: all 256 scale bytes. */
+static void F005_every_e8m0_byte_decodes_to_its_power_of_two(void **state) {
+    for (int b = 0; b < 255; b++)
+        assert_true(e8m0_to_f32((uint8_t)b) == ldexpf(1.0f, b - 127));
+    assert_true(isnan(e8m0_to_f32(255)));
+}
+
+static void an_error_is_cut_at_a_character_border(void **state) {
+    weir_error err;
+    char text[700];
+    memset(text, 'a', sizeof text);
+    memcpy(text + 510, "\xE4\xBD\xA0", 4);
+    text[513] = 0;
+    assert_int_equal(weir_fail(&err, WEIR_BAD_VALUE, "field", "%s", text), WEIR_BAD_VALUE);
+    assert_int_equal(strlen(err.message), 510);
+    assert_string_equal(err.where, "field");
+}
+
+static void an_arena_gives_aligned_zeroed_pieces_until_it_is_full(void **state) {
+    struct arena a;
+    assert_int_equal(arena_open(&a, 5 << 20), 0);
+    unsigned char *p = arena_take(&a, 100);
+    unsigned char *q = arena_take(&a, 1);
+    assert_int_equal((uintptr_t)p % 64, 0);
+    assert_int_equal(q - p, 128);
+    assert_int_equal(p[99], 0);
+    assert_null(arena_take(&a, SIZE_MAX - 10));
+    assert_null(arena_take(&a, 5 << 20));
+    arena_close(&a);
+    assert_int_equal(size_mul(SIZE_MAX / 2, 3), SIZE_MAX);
+}
+
+struct sum {
+    struct team *team;
+    uint64_t part[8];
+    uint64_t total[8];
+};
+
+static void add_up(void *arg, uint32_t member) {
+    struct sum *s = arg;
+    uint32_t n = team_threads(s->team);
+    for (uint32_t round = 0; round < 50; round++) {
+        s->part[member] += member + 1;
+        team_barrier(s->team);
+        uint64_t all = 0;
+        for (uint32_t i = 0; i < n; i++)
+            all += s->part[i];
+        s->total[member] = all;
+        team_barrier(s->team);
+    }
+}
+
+static void a_barrier_makes_every_members_writes_visible(void **state) {
+    for (uint32_t n = 1; n <= 5; n++) {
+        struct sum s = {.team = team_open(n)};
+        assert_non_null(s.team);
+        for (int run = 0; run < 20; run++)
+            team_run(s.team, add_up, &s);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(s.total[i], 20u * 50u * n * (n + 1) / 2);
+        team_close(s.team);
+    }
+}
+
+static void random_values_depend_on_all_three_arguments(void **state) {
+    assert_true(rng_at(1, 2, 3) == rng_at(1, 2, 3));
+    assert_true(rng_at(1, 2, 3) != rng_at(1, 2, 4));
+    assert_true(rng_at(1, 2, 3) != rng_at(1, 3, 3));
+    assert_true(rng_at(1, 2, 3) != rng_at(2, 2, 3));
+    double mean = 0;
+    for (int i = 0; i < 10000; i++)
+        mean += rng_unit(rng_at(7, 0, (uint64_t)i)) / 10000;
+    assert_true(fabs(mean - 0.5) < 0.02);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
+        cmocka_unit_test(F005_every_e8m0_byte_decodes_to_its_power_of_two),
+        cmocka_unit_test(an_error_is_cut_at_a_character_border),
+        cmocka_unit_test(an_arena_gives_aligned_zeroed_pieces_until_it_is_full),
+        cmocka_unit_test(a_barrier_makes_every_members_writes_visible),
+        cmocka_unit_test(random_values_depend_on_all_three_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
