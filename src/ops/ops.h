@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { OP_MAX_BANK = 63 }; /* entries of the attention-residual bank */
 enum {
     PAGE_TOKENS = 64
 }; /* positions of one MLA page; also the unit of resume points and of KDA chunks */
@@ -160,9 +161,10 @@ struct op_embed {
  * sublayer, never the mixture
  *   4. out = m * rsqrt(mean m^2 + eps) * norm
  * round_prefix: P is rounded to bf16 in step 1 (what every bf16 implementation banks).
- * gather: rows are read through batch.logits[i].row and written to row i of out; steps 1 and 3 are
- * not allowed then. mixed, if present, receives m (taps of tests and drafts). Source:
- * docs/model.md, attention residuals. */
+ * gather: rows are read through batch.logits[i].row and written to row i of out; P + delta is
+ * formed for those rows alone and not stored, replace and push are not allowed.
+ * mixed, if present, receives m (taps of tests and drafts).
+ * Source: docs/model.md, attention residuals. */
 struct op_mix_norm {
     struct tensor prefix, delta, out, mixed;
     const struct tensor *bank; /* [n_bank + push] */
@@ -173,12 +175,13 @@ struct op_mix_norm {
     float eps;
 };
 
-/* y = W x (+ W2 x2), for up to OP_LINEAR_PARTS weights at once; the row space of all parts is
- * shared out together. `rows` of each part: every batch row, or the logits rows. */
+/* y = W x (+ W2 x2) (+ y), for up to OP_LINEAR_PARTS weights at once; the row space of all parts is
+ * shared out together. The rows of each part are every batch row, or the logits rows. */
 enum { OP_LINEAR_PARTS = 8 };
 struct linear_part {
     struct weight w, w2; /* w2.data NULL: none */
     struct tensor x, x2, y;
+    bool add; /* y is there already and is added to, after W2 x2 */
 };
 struct op_linear {
     uint32_t n_parts;

@@ -53,4 +53,7 @@ void sample_score(const float *logits, uint32_t vocab, int32_t target, int32_t n
                   struct sample_result *out);
 size_t sample_scratch_bytes(uint32_t vocab);
 
+/* The operation: logits rows are shared out among the members. */
+void ref_sample(const struct op_sample *, const struct batch *, struct work);
+
 #endif
