@@ -1,0 +1,160 @@
+/* runner.c: see runner.h. */
+#include "forward/runner.h"
+
+#include "base/arena.h"
+
+struct runner {
+    struct model m;
+    struct arena arena;
+    struct kv_pool kv;
+    struct state_pool state;
+    struct step_program *program;
+    struct team *team;
+    uint32_t sequences, positions, rows, max_logits;
+    uint32_t *length;
+    int32_t *pages; /* [sequences][pages per sequence] */
+    uint32_t pages_each;
+    int32_t *ids;
+    struct batch_seq *seqs;
+    struct batch_logits *logits;
+};
+
+static weir_status take_pools(struct runner *r, const struct runner_options *o, weir_error *err) {
+    r->pages_each = (o->positions + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    size_t page_bytes = program_kv_page_bytes(&r->m, o->kv_dtype);
+    size_t slot_floats = program_state_slot_floats(&r->m);
+    size_t n_pages = (size_t)r->pages_each * o->sequences;
+    size_t kv_bytes = size_mul(n_pages, page_bytes);
+    size_t state_bytes = size_mul(size_mul(o->sequences, slot_floats), sizeof(float));
+    size_t small = arena_piece(o->sequences * sizeof(uint32_t)) +
+                   arena_piece(n_pages * sizeof(int32_t)) + arena_piece(o->rows * sizeof(int32_t)) +
+                   arena_piece(o->sequences * sizeof(struct batch_seq)) +
+                   arena_piece(o->logits * sizeof(struct batch_logits));
+    size_t total;
+    if (__builtin_add_overflow(kv_bytes, state_bytes, &total) ||
+        __builtin_add_overflow(total, small + 256, &total) || arena_open(&r->arena, total) != 0)
+        return weir_fail(err, WEIR_NO_MEMORY, "runner",
+                         "no memory for %u sequences of %u positions", o->sequences, o->positions);
+    r->length = arena_take(&r->arena, o->sequences * sizeof *r->length);
+    r->pages = arena_take(&r->arena, n_pages * sizeof *r->pages);
+    r->ids = arena_take(&r->arena, o->rows * sizeof *r->ids);
+    r->seqs = arena_take(&r->arena, o->sequences * sizeof *r->seqs);
+    r->logits = arena_take(&r->arena, o->logits * sizeof *r->logits);
+    r->kv = (struct kv_pool){.data = arena_take(&r->arena, kv_bytes),
+                             .dtype = o->kv_dtype,
+                             .page_bytes = page_bytes,
+                             .width = r->m.kv_lora + r->m.rope_dim};
+    r->state = (struct state_pool){.data = arena_take(&r->arena, state_bytes),
+                                   .slot_floats = slot_floats,
+                                   .layer_floats = program_state_layer_floats(&r->m)};
+    for (size_t i = 0; i < n_pages; i++)
+        r->pages[i] = (int32_t)i;
+    return WEIR_OK;
+}
+
+weir_status runner_open(const struct model *m, const struct weights *w,
+                        const struct runner_options *o, struct runner **out, weir_error *err) {
+    *out = NULL;
+    struct runner *r = calloc(1, sizeof *r);
+    if (!r)
+        return weir_fail(err, WEIR_NO_MEMORY, "runner", "no memory");
+    r->m = *m;
+    r->sequences = o->sequences;
+    r->positions = o->positions;
+    r->rows = o->rows;
+    r->max_logits = o->logits;
+    weir_status s = take_pools(r, o, err);
+    if (!s)
+        s = program_build(&r->m, w, o->column, &r->kv, &r->state,
+                          (struct step_limits){o->rows, o->logits, o->positions}, o->threads,
+                          &r->program, err);
+    if (!s && !(r->team = team_open(o->threads)))
+        s = weir_fail(err, WEIR_NO_MEMORY, "runner", "cannot start %u threads", o->threads);
+    if (s) {
+        runner_close(r);
+        return s;
+    }
+    *out = r;
+    return WEIR_OK;
+}
+
+void runner_close(struct runner *r) {
+    if (!r)
+        return;
+    team_close(r->team);
+    program_free(r->program);
+    arena_close(&r->arena);
+    free(r);
+}
+
+static uint32_t place(struct runner *r, struct batch *b, const struct runner_feed *f) {
+    WEIR_ASSERT(f->sequence < r->sequences && b->n_rows + f->n <= r->rows);
+    uint32_t *length = &r->length[f->sequence];
+    WEIR_ASSERT(f->n > 0 && *length + f->n <= r->positions);
+    r->seqs[b->n_seqs++] = (struct batch_seq){
+        .row0 = b->n_rows,
+        .rows = f->n,
+        .pos0 = *length,
+        .pages = r->pages + (size_t)f->sequence * r->pages_each,
+        .slot = (int32_t)f->sequence,
+        .from = *length ? (int32_t)f->sequence : -1,
+    };
+    uint32_t first = f->all_logits ? 0 : f->n - 1;
+    for (uint32_t i = 0; i < f->n; i++) {
+        r->ids[b->n_rows + i] = f->ids[i];
+        if (i >= first) {
+            WEIR_ASSERT(b->n_logits < r->max_logits);
+            r->logits[b->n_logits++] =
+                (struct batch_logits){.row = b->n_rows + i, .target = f->ids[i], .n_top = -1};
+        }
+    }
+    b->n_rows += f->n;
+    *length += f->n;
+    return f->n;
+}
+
+uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t n) {
+    struct batch b = {.ids = r->ids, .seqs = r->seqs, .logits = r->logits};
+    for (uint32_t i = 0; i < n; i++)
+        if (feeds[i].n == 1)
+            b.n_decode += place(r, &b, &feeds[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (feeds[i].n > 1)
+            place(r, &b, &feeds[i]);
+    program_run(r->program, r->team, &b);
+    return b.n_logits;
+}
+
+const float *runner_prefill(struct runner *r, uint32_t sequence, const int32_t *ids, uint32_t n,
+                            uint32_t chunk) {
+    for (uint32_t done = 0; done < n;) {
+        uint32_t now = n - done < chunk ? n - done : chunk;
+        runner_step(r, &(struct runner_feed){sequence, ids + done, now, false}, 1);
+        done += now;
+    }
+    return runner_logits(r, 0);
+}
+
+const float *runner_logits(const struct runner *r, uint32_t i) {
+    return program_logits(r->program, i);
+}
+
+void runner_reset(struct runner *r, uint32_t sequence) {
+    r->length[sequence] = 0;
+}
+
+uint32_t runner_length(const struct runner *r, uint32_t sequence) {
+    return r->length[sequence];
+}
+
+const float *runner_state(const struct runner *r, uint32_t sequence, uint32_t kda_layer) {
+    return r->state.data + sequence * r->state.slot_floats + kda_layer * r->state.layer_floats;
+}
+
+const float *runner_window(const struct runner *r, uint32_t sequence, uint32_t kda_layer) {
+    return runner_state(r, sequence, kda_layer) + (size_t)model_kda_width(&r->m) * r->m.kda_dim;
+}
+
+struct step_program *runner_program(struct runner *r) {
+    return r->program;
+}
