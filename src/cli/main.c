@@ -1,7 +1,65 @@
-/* main.c: finds the command. */
-#include <stdio.h>
+/* main.c: finds the command, has its options read, runs it, and turns a failure into one line and
+ * an exit status. */
+#include "cli/command.h"
+#include "cli/version.h"
 
-int main(void) {
-    puts("weir");
-    return 0;
+#include <string.h>
+
+static const char *look_up(const char *name) {
+    return getenv(name);
+}
+
+static int fail(const weir_error *err, int status) {
+    fprintf(stderr, "weir: %s: %s\n", err->where, err->message);
+    return status;
+}
+
+static int run_command(const struct command *c, int argc, char **argv) {
+    weir_error err = {0};
+    bool help = false;
+    void *record = calloc(1, c->record_bytes ? c->record_bytes : 1);
+    if (!record) {
+        fputs("weir: no memory\n", stderr);
+        return 1;
+    }
+    int status;
+    if (options_parse(&c->options, argc, argv, look_up, record, &help, &err)) {
+        /* A known value that this build does not offer is as much a matter of what was typed. */
+        status = fail(&err, err.code == WEIR_UNSUPPORTED ? 2 : command_exit_status(&err));
+    } else if (help) {
+        help_print_command(stdout, c);
+        status = 0;
+    } else {
+        status = c->run(record, &err);
+        if (err.code)
+            status = fail(&err, status);
+    }
+    options_free(&c->options, record);
+    free(record);
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "weir: standard output: %m\n");
+        return status ? status : 1;
+    }
+    return status;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        help_print_all(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        help_print_all(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        puts("weir " WEIR_VERSION);
+        return 0;
+    }
+    const struct command *c = command_find(argv[1]);
+    if (!c) {
+        fprintf(stderr, "weir: %s: unknown command; `weir help` lists those there are\n", argv[1]);
+        return 2;
+    }
+    return run_command(c, argc - 2, argv + 2);
 }

@@ -1,0 +1,43 @@
+/* command.h: what a command is, and the list of them. main.c looks one up; help.c prints it. */
+#ifndef WEIR_CLI_COMMAND_H
+#define WEIR_CLI_COMMAND_H
+
+#include "cli/options.h"
+
+/* A further section of the man page, in plain paragraphs separated by "\n\n". A paragraph that
+ * starts with a space is shown as it stands (examples). */
+struct command_section {
+    const char *title;
+    const char *text;
+};
+
+struct command {
+    const char *name;
+    const char *synopsis; /* behind `weir NAME` */
+    const char *summary;  /* one line, no full stop */
+    struct option_table options;
+    size_t record_bytes;
+    const struct command_section *section;
+    size_t n_sections;
+    /* `record` was filled by options_parse. Returns the exit status; WEIR_BAD_VALUE in *err ends
+     * in 2, every other failure in 1, and err is printed by the caller when its code is set. */
+    int (*run)(void *record, weir_error *err);
+};
+
+/* All commands, in the order of the help. */
+const struct command *const *command_list(size_t *n);
+const struct command *command_find(const char *name);
+
+/* Exit status of a failure: 2 for what was typed, 1 for what was read. */
+int command_exit_status(const weir_error *err);
+
+/* help.c */
+void help_print_all(FILE *out);
+void help_print_command(FILE *out, const struct command *c);
+/* The man page of a command in mdoc, or of the program as a whole (NULL). */
+void help_print_man(FILE *out, const struct command *c);
+
+extern const struct command command_serve, command_generate, command_score, command_tokenize,
+    command_render, command_chat, command_inspect, command_synth, command_help, command_version;
+
+#endif

@@ -1,0 +1,30 @@
+"""Counts the tests within each meson test of a build directory from meson-logs/testlog.json, and
+prints one line each. A program that fails, or whose output shows no test that passed, counts as a
+failed test, so that an empty or crashing suite cannot pass unnoticed. Called by steps.sh."""
+
+import json
+import re
+import sys
+
+PATTERNS = {
+    "passed": [r"\[  PASSED  \] (\d+) test", r"^(\d+) passed, \d+ failed"],
+    "failed": [r"\[  FAILED  \] (\d+) test", r"^\d+ passed, (\d+) failed"],
+    "skipped": [r"\[  SKIPPED \] (\d+) test", r"^\d+ passed, \d+ failed, (\d+) skipped"],
+}
+
+total = dict.fromkeys(PATTERNS, 0)
+with open(sys.argv[1] + "/meson-logs/testlog.json", encoding="utf-8") as log:
+    for line in log:
+        test = json.loads(line)
+        output = (test.get("stdout") or "") + "\n" + (test.get("stderr") or "")
+        count = {
+            kind: sum(int(n) for p in patterns for n in re.findall(p, output, re.MULTILINE))
+            for kind, patterns in PATTERNS.items()
+        }
+        good = test["result"] == "OK" and count["passed"] > 0
+        if not good and count["failed"] == 0:
+            count["failed"] = 1
+        print(f"{test['name']}: {test['result']}, {count}, {test['duration']:.1f} s")
+        for kind in total:
+            total[kind] += count[kind]
+print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")

@@ -1,0 +1,194 @@
+# steps.sh: the steps of ./check. Each step is a function that prints to its log and fails by its
+# exit status; its tests are counted from the log (count_results). Test scripts are found by where
+# they stand, so that a new one is run without being listed here:
+#   src, tests     meson tests (gcc, clang, asan, tsan)
+#   tests/fuzz     libFuzzer targets, with seeds in tests/fuzz/seeds/TARGET
+#   */run.sh       below tests: programs of their own, such as those that need npm
+#   web/check.sh   the page
+
+jobs=$(nproc)
+
+list_steps() {
+    echo format shell gcc clang man
+    [ ! -d models ] || echo vectors
+    echo asan tsan
+    [ ! -f tests/fuzz/meson.build ] || echo fuzz
+    echo portable
+    find tests -name run.sh | sort | sed 's/^/script:/'
+    [ ! -f web/check.sh ] || echo script:web/check.sh
+}
+
+# passed, failed and skipped tests of a log: cmocka's closing lines, node's, meson's own tests
+# without either, and plain lines `N passed, N failed[, N skipped]`.
+count_results() {
+    awk '
+        /\[  PASSED  \] [0-9]+ test/ { passed += $4 }
+        /\[  FAILED  \] [0-9]+ test/ { failed += $4 }
+        /\[  SKIPPED \] [0-9]+ test/ { skipped += $4 }
+        /^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {
+            passed += $1; failed += $3; skipped += $5
+        }
+        /^(# |ℹ )pass [0-9]+$/ { passed += $3 }
+        /^(# |ℹ )fail [0-9]+$/ { failed += $3 }
+        /^(# |ℹ )(skipped|todo|cancelled) [0-9]+$/ { skipped += $3 }
+        END { print passed + 0, failed + 0, skipped + 0 }
+    ' "$1"
+}
+
+tracked() {
+    if git rev-parse --git-dir >/dev/null 2>&1; then
+        git ls-files -- "$@"
+    else
+        find src include tests -name '*.[ch]'
+    fi
+}
+
+step_format() {
+    local passed=0 failed=0
+    for file in $(tracked 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' | grep -v '/data/'); do
+        if clang-format --dry-run -Werror "$file"; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+}
+
+step_shell() {
+    local passed=0 failed=0
+    for file in demo check .ci/run $(find tests tools web -name '*.sh' -not -path '*/node_modules/*'); do
+        if bash -n "$file"; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+}
+
+# configure NAME [meson options]: a build directory, made anew when its options changed.
+configure() {
+    local dir="build-check/$1"
+    shift
+    if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.options" 2>/dev/null)" = "$*" ]; then
+        return 0
+    fi
+    rm -rf "$dir"
+    meson setup "$dir" "$@" && printf '%s' "$*" >"$dir/.options"
+}
+
+# run_tests NAME [meson test options]: the tests of a build. What failed is shown in full.
+run_tests() {
+    local dir="build-check/$1"
+    shift
+    meson test -C "$dir" --no-rebuild --print-errorlogs "$@" >"$dir/test.out" 2>&1
+    local status=$?
+    [ $status -eq 0 ] || sed -e 's/passed/p./; s/PASSED/P./; s/FAILED/F./' "$dir/test.out"
+    python3 tools/setup/meson_counts.py "$dir" || return 1
+    return $status
+}
+
+step_gcc() {
+    configure gcc -Dwerror=true && ninja -C build-check/gcc && run_tests gcc
+}
+
+step_clang() {
+    CC=clang configure clang -Dwerror=true && ninja -C build-check/clang && run_tests clang
+}
+
+# Sanitizers: -O1 keeps the traces readable and the tests quick.
+sanitizer_options="-Dbuildtype=debugoptimized -Db_lundef=false"
+
+step_asan() {
+    # shellcheck disable=SC2086 # a list
+    configure asan $sanitizer_options -Db_sanitize=address,undefined &&
+        ninja -C build-check/asan &&
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+            run_tests asan --timeout-multiplier 10 &&
+        build-check/asan/weir score --model models/tiny-k3 --vectors vectors/tiny-k3 --case short-austen
+}
+
+step_tsan() {
+    # shellcheck disable=SC2086 # a list
+    configure tsan $sanitizer_options -Db_sanitize=thread &&
+        ninja -C build-check/tsan &&
+        TSAN_OPTIONS=halt_on_error=1 \
+            run_tests tsan --timeout-multiplier 10 --suite base --suite engine --suite serve
+}
+
+# Every model against its golden numbers, on both columns.
+step_vectors() {
+    local passed=0 failed=0
+    for dir in vectors/*/; do
+        local name
+        name=$(basename "$dir")
+        [ -d "models/$name" ] || continue
+        for compute in exact fast; do
+            echo "== $name, $compute"
+            if build-check/gcc/weir score --model "models/$name" --vectors "$dir" --compute $compute; then
+                passed=$((passed + 1))
+            else
+                failed=$((failed + 1))
+            fi
+        done
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+}
+
+step_man() {
+    local passed=0 failed=0
+    for command in "" $(build-check/gcc/weir help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+        # shellcheck disable=SC2086 # none for the page of the program itself
+        build-check/gcc/weir help --man $command >build-check/page.1 || return 1
+        if mandoc -Tlint -Wwarning build-check/page.1; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+}
+
+step_fuzz() {
+    local passed=0 failed=0 seconds=${FUZZ_SECONDS:-10}
+    CC=clang configure fuzz -Dfuzz=true -Dtests=false -Dbuildtype=debugoptimized -Db_lundef=false \
+        -Db_sanitize=address,undefined && ninja -C build-check/fuzz || return 1
+    for target in $(find build-check/fuzz/tests/fuzz -maxdepth 1 -type f -executable | sort); do
+        local name
+        name=$(basename "$target")
+        local corpus="build-check/corpus/$name"
+        mkdir -p "$corpus"
+        local seeds="tests/fuzz/seeds/$name"
+        [ -d "$seeds" ] || seeds=
+        echo "== $name"
+        # shellcheck disable=SC2086 # may be none
+        if "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+            "$corpus" $seeds 2>&1 | tail -n 30; [ "${PIPESTATUS[0]}" -eq 0 ]; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ]
+}
+
+step_portable() {
+    tests/cli/portable.sh
+}
+
+# A program of its own: WEIR names the binary; the last lines hold the count.
+step_script() {
+    need_node || return 1
+    if grep -q chromium "$(dirname "$1")"/* 2>/dev/null; then
+        # shellcheck disable=SC2086 # a list
+        need_packages $browser_packages || return 1
+    fi
+    ninja -C build-check/gcc || return 1
+    WEIR="$root/build-check/gcc/weir" WEIR_SOURCE_ROOT="$root" bash "$1"
+}
