@@ -27,31 +27,49 @@ struct sample_rules {
     uint32_t n_bad_words;
 };
 
+/* An answer fixed beforehand, for executors that compute nothing: `ids` in order, `steps` of them
+ * at a time (1 where steps has run out). sample_draw does not look at it. */
+struct sample_script {
+    const int32_t *ids;
+    size_t n;
+    const uint32_t *steps;
+    size_t n_steps;
+};
+
 /* One sequence's sampling state. `output` has room for every token the request may generate. `seen`
- * and `counts` are there
- * ([vocab] each) only where a penalty needs them. */
+ * and `counts` are there ([vocab] each) only where a penalty needs them. */
 struct sample_state {
     struct sample_rules rules;
     int32_t *output;
     uint32_t n_output;
+    uint32_t n_steps; /* draws done; differs from n_output where a step yields several tokens */
     uint8_t *seen;    /* 1: in the prompt or generated (repetition penalty) */
     uint32_t *counts; /* generated (frequency and presence) */
+    struct sample_script script; /* n 0: none */
 };
 
 struct sample_result {
-    weir_token token;   /* the drawn id, or the target of a scored row */
-    weir_status status; /* WEIR_OK, or WEIR_NO_TOKEN: nothing left to choose or a logit was not
-                           finite */
+    weir_token token;   /* the drawn id, or the target of a scored row; without logprobs only the id
+                           is set */
+    weir_status status; /* WEIR_OK, or WEIR_NO_TOKEN: nothing left to choose or a logit was NaN or
+                           +inf; token.id is -1 then and the state stays as it was */
+    bool not_finite;    /* which of the two */
 };
 
-/* Draws from one row of logits, advances the state, fills *out. `work` holds vocab floats and vocab
- * int32s of scratch. */
+/* Draws from one row of logits, advances the state, fills *out. A raw logit of -inf is a token that
+ * cannot be chosen. `scratch` has sample_scratch_bytes(vocab), 64-byte aligned. n_top: best ids to
+ * report, -1: no logprobs. */
 void sample_draw(struct sample_state *s, const float *logits, uint32_t vocab, int32_t n_top,
                  void *scratch, struct sample_result *out);
 /* Reports on `target` without drawing. */
 void sample_score(const float *logits, uint32_t vocab, int32_t target, int32_t n_top, void *scratch,
                   struct sample_result *out);
 size_t sample_scratch_bytes(uint32_t vocab);
+/* Takes `id` as the next token of the sequence: what sample_draw does with its choice. */
+void sample_advance(struct sample_state *s, int32_t id);
+
+/* The operation of every CPU column: logits rows are shared out over the members. */
+void ref_sample(const struct op_sample *a, const struct batch *b, struct work w);
 
 /* The operation: logits rows are shared out among the members. */
 void ref_sample(const struct op_sample *, const struct batch *, struct work);
