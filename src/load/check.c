@@ -1,6 +1,7 @@
 /* check.c: what a checkpoint's tensors must look like. Called by weights.c for every weight before
  * any is used, and by inspect.c. */
 #include "load/check.h"
+#include "base/arena.h"
 
 #include <string.h>
 
@@ -217,4 +218,47 @@ void adopt_prefix(const struct shards *s, struct model *m) {
         m->prefix[0] = 0;
     else if (shards_find(s, wrapped) && !shards_find(s, embed))
         snprintf(m->prefix, sizeof m->prefix, "language_model.");
+}
+
+struct name_set {
+    char (*name)[sizeof((struct weight_spec *)0)->name + 8];
+    size_t n, cap;
+};
+
+/* Counts where there is no room, so that one pass sizes the table for the next. */
+static weir_status collect_name(void *arg, const struct weight_spec *spec) {
+    struct name_set *set = arg;
+    const char *const tail[2] = {spec->dtype == DTYPE_MXFP4 ? "_packed" : "", "_scale"};
+    for (size_t i = 0; i < (spec->dtype == DTYPE_MXFP4 ? 2u : 1u); i++) {
+        if (set->n < set->cap)
+            snprintf(set->name[set->n], sizeof set->name[0], "%s%s", spec->name, tail[i]);
+        set->n++;
+    }
+    return WEIR_OK;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
+weir_status each_unlisted_tensor(const struct shards *s, const struct model *m,
+                                 void (*visit)(void *arg, const struct shard_tensor *t,
+                                               bool skipped),
+                                 void *arg, weir_error *err) {
+    struct name_set set = {0};
+    model_each_weight(m, collect_name, &set);
+    set.cap = set.n;
+    set.n = 0;
+    set.name = malloc(size_mul(set.cap, sizeof *set.name));
+    if (!set.name)
+        return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for %zu names", set.cap);
+    model_each_weight(m, collect_name, &set);
+    qsort(set.name, set.n, sizeof *set.name, compare_names);
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const char *name = s->tensor[i].entry->name;
+        if (!bsearch(name, set.name, set.n, sizeof *set.name, compare_names))
+            visit(arg, &s->tensor[i], tensor_is_skipped(m, name));
+    }
+    free(set.name);
+    return WEIR_OK;
 }

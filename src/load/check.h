@@ -24,6 +24,12 @@ weir_status weight_check_scales(const struct found_weight *f, const struct weigh
 bool tensor_is_skipped(const struct model *m, const char *name);
 /* Sets m->prefix to what the files use: a flattened config.json may come with either. */
 void adopt_prefix(const struct shards *s, struct model *m);
+/* Calls `visit` for every tensor of the files that the model's list does not name, in order of
+ * names; `skipped` as in tensor_is_skipped. WEIR_NO_MEMORY only. */
+weir_status each_unlisted_tensor(const struct shards *s, const struct model *m,
+                                 void (*visit)(void *arg, const struct shard_tensor *t,
+                                               bool skipped),
+                                 void *arg, weir_error *err);
 /* Small tensors that the loader widens to f32: everything but the matrices. */
 bool role_is_widened(enum role role);
 

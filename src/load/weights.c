@@ -122,50 +122,28 @@ static weir_status allocate(struct weights *w, size_t arena_bytes, weir_error *e
     return WEIR_OK;
 }
 
-struct name_set {
-    char (*name)[200];
+struct unknown {
+    const struct shard_tensor *first;
     size_t n;
 };
 
-static weir_status collect_name(void *arg, const struct weight_spec *spec) {
-    struct name_set *set = arg;
-    static const char *const packed[] = {"_packed", "_scale"};
-    size_t parts = spec->dtype == DTYPE_MXFP4 ? 2 : 1;
-    for (size_t i = 0; i < parts; i++)
-        snprintf(set->name[set->n++], sizeof set->name[0], "%s%s", spec->name,
-                 parts == 2 ? packed[i] : "");
-    return WEIR_OK;
-}
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(a, b);
+static void count_unknown(void *arg, const struct shard_tensor *t, bool skipped) {
+    struct unknown *u = arg;
+    if (!skipped && u->n++ == 0)
+        u->first = t;
 }
 
 /* Names that the model's list does not know are no error, but an operator should hear of them. */
-static weir_status warn_of_unknown(struct weights *w, size_t expected, weir_error *err) {
+static weir_status warn_of_unknown(const struct weights *w, size_t expected, weir_error *err) {
+    struct unknown u = {0};
     if (expected == w->shards.n_tensors)
         return WEIR_OK;
-    struct name_set set = {malloc(expected * sizeof *set.name), 0};
-    if (!set.name)
-        return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for %zu names", expected);
-    model_each_weight(&w->model, collect_name, &set);
-    qsort(set.name, set.n, sizeof *set.name, compare_names);
-    size_t unknown = 0;
-    const struct shard_tensor *first = NULL;
-    for (size_t i = 0; i < w->shards.n_tensors; i++) {
-        const char *name = w->shards.tensor[i].entry->name;
-        if (tensor_is_skipped(&w->model, name) ||
-            bsearch(name, set.name, set.n, sizeof *set.name, compare_names))
-            continue;
-        if (unknown++ == 0)
-            first = &w->shards.tensor[i];
-    }
-    if (unknown)
+    weir_status s = each_unlisted_tensor(&w->shards, &w->model, count_unknown, &u, err);
+    if (u.n)
         log_line(LOG_WARN,
                  "%s: tensor %s is not part of this model and is ignored (%zu such tensors)",
-                 first->shard->name, first->entry->name, unknown);
-    free(set.name);
-    return WEIR_OK;
+                 u.first->shard->name, u.first->entry->name, u.n);
+    return s;
 }
 
 weir_status weights_open(const char *dir, const struct model *m, struct weights **out,

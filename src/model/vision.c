@@ -2,7 +2,7 @@
  *
  *   patch_embed.proj            [hidden, 3, patch, patch]
  *   patch_embed.pos_emb         [grid height, grid width, hidden]
- *   encoder.blocks.{i}          wqkv [3*heads*dim, hidden], wo [hidden, heads*dim], norm0 and norm1
+ *   encoder.blocks.{i}          wqkv [3*qkv, hidden], wo [hidden, qkv], norm0 and norm1
  *                               [hidden], mlp.fc0 [inter, hidden], mlp.fc1 [hidden, inter]
  *   encoder.final_layernorm     [hidden]
  *   mm_projector                proj.0 [merged, merged], proj.2 [text hidden, merged], post_norm
@@ -45,8 +45,7 @@ uint64_t model_vision_bytes(struct json_fields *f, uint32_t text_hidden) {
     v.scope = "vision_config.";
     uint64_t hidden = field(&v, "vt_hidden_size", 1024, 1 << 16);
     uint64_t blocks = field(&v, "vt_num_hidden_layers", 27, 1024);
-    uint64_t heads = field(&v, "vt_num_attention_heads", 12, 1024);
-    uint64_t dim = field(&v, "vt_head_dim", 128, 1024);
+    uint64_t qkv = field(&v, "qkv_hidden_size", 1536, 1 << 16); /* wider than hidden in K3 */
     uint64_t inter = field(&v, "vt_intermediate_size", 4096, 1 << 19);
     uint64_t patch = field(&v, "patch_size", 14, 256);
     uint64_t grid = field(&v, "init_pos_emb_height", 64, 4096);
@@ -55,7 +54,7 @@ uint64_t model_vision_bytes(struct json_fields *f, uint32_t text_hidden) {
     f->status = v.status;
     if (f->status)
         return 0;
-    uint64_t block = 4 * heads * dim * hidden + 2 * hidden + 2 * inter * hidden;
+    uint64_t block = 4 * qkv * hidden + 2 * hidden + 2 * inter * hidden;
     uint64_t tower = hidden * 3 * patch * patch + grid * hidden + blocks * block + hidden;
     uint64_t projector = merged * merged + text_hidden * merged + text_hidden;
     return 2 * (tower + projector);
