@@ -1,0 +1,183 @@
+// Drives the page in headless Chromium against a running server: type, stream, stop, reload, settings, dashboard, phone, hostile
+// markdown. Usage: node browser.mjs URL [folder for screenshots]
+import assert from 'node:assert/strict';
+import { mkdirSync } from 'node:fs';
+import { createRequire } from 'node:module';
+
+const require = createRequire(new URL('../../web/package.json', import.meta.url));
+const { chromium } = require('playwright-core');
+
+const url = process.argv[2];
+const shots = process.argv[3];
+if (shots) mkdirSync(shots, { recursive: true });
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync'],
+});
+let passed = 0, failed = 0;
+const problems = [];
+
+async function check(name, options, run) {
+  const context = await browser.newContext({ viewport: { width: 1100, height: 760 }, ...options });
+  const page = await context.newPage();
+  const errors = [];
+  page.on('pageerror', (e) => errors.push(String(e)));
+  page.on('console', (m) => m.type() === 'error' && !/status of (4|5)\d\d/.test(m.text()) && errors.push(m.text()));
+  try {
+    await page.goto(url);
+    await page.getByLabel('Message').waitFor();
+    await page.waitForFunction(() => document.querySelector('.model').textContent !== '');
+    await run(page);
+    assert.deepEqual(errors, [], 'errors in the console');
+    passed++;
+    console.log(`ok ${name}`);
+  } catch (error) {
+    failed++;
+    problems.push(name);
+    console.log(`not ok ${name}: ${error.stack}`);
+    if (shots) await page.screenshot({ path: `${shots}/failed-${failed}.png` });
+  }
+  await context.close();
+}
+
+const shot = async (page, name) => { if (shots) await page.screenshot({ path: `${shots}/${name}.png` }); };
+const settle = (page) => page.waitForFunction(() => document.querySelector('.assistant') && !document.querySelector('.assistant[aria-busy=true]'), null, { timeout: 60000 });
+
+async function ask(page, text) {
+  await page.getByLabel('Message').fill(text);
+  await page.getByRole('button', { name: 'Send' }).click();
+}
+
+async function set(page, values) {
+  await page.getByRole('button', { name: 'Settings' }).click();
+  for (const [label, value] of Object.entries(values)) await page.getByLabel(label, { exact: true }).fill(value);
+  await page.getByRole('button', { name: 'Settings' }).click();
+}
+
+// Answers the next chat request by hand, with these deltas.
+const script = (page, deltas) => page.route('**/v1/chat/completions', (route) => {
+  const chunk = (delta, finish) => `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason: finish ?? null }] })}\n\n`;
+  route.fulfill({
+    contentType: 'text/event-stream',
+    body: deltas.map((d) => chunk(d)).join('') + chunk({}, 'stop') + 'data: [DONE]\n\n',
+  });
+});
+
+await check('a question is answered, thinking folded, and the chat survives a reload', {}, async (page) => {
+  await set(page, { Temperature: '0' });
+  await ask(page, 'What is the capital of France?');
+  await settle(page);
+  const answer = await page.locator('.assistant .markdown').innerText();
+  assert.match(answer, /Paris/);
+  assert.equal(await page.locator('.reasoning[open]').count(), 0);
+  await page.locator('.reasoning summary').click();
+  assert.match(await page.locator('.reasoning div').innerText(), /France/);
+  assert.match(await page.locator('.stats').innerText(), /\d+ tokens/);
+  await ask(page, 'What is the capital of Norway?');
+  await settle(page);
+  await page.waitForTimeout(400);
+  await shot(page, 'chat');
+  await page.reload();
+  await page.waitForFunction(() => document.querySelectorAll('.assistant').length === 2);
+  assert.equal(await page.locator('.assistant .markdown').first().innerText(), answer);
+  await page.getByRole('button', { name: 'New chat' }).click();
+  assert.equal(await page.locator('.turn').count(), 0);
+});
+
+await check('the answer grows while it streams, and Stop ends it at once', {}, async (page) => {
+  // Without an end token a small model goes on for thousands of tokens.
+  await page.route('**/v1/chat/completions', (route) => {
+    const body = { ...route.request().postDataJSON(), ignore_eos: true, max_tokens: 6000, temperature: 0.5 };
+    route.continue({ postData: JSON.stringify(body) });
+  });
+  await ask(page, 'Write about the sea.');
+  const size = () => page.evaluate(() => document.querySelector('.assistant')?.textContent.length ?? 0);
+  await page.waitForFunction(() => (document.querySelector('.assistant')?.textContent.length ?? 0) > 30);
+  const early = await size();
+  await page.waitForFunction((n) => document.querySelector('.assistant').textContent.length > n + 50, early);
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await page.getByText('Stopped.').waitFor();
+  const stopped = await size();
+  await page.waitForTimeout(500);
+  assert.equal(await size(), stopped);
+  await page.unroute('**/v1/chat/completions');
+  await ask(page, 'Hello!');
+  await settle(page);
+});
+
+await check('hostile markdown neither runs nor loads anything', {}, async (page) => {
+  const requests = [];
+  page.on('request', (r) => requests.push(r.url()));
+  await script(page, [
+    { reasoning_content: '<img src=x onerror="window.ran=1">' },
+    { content: '<script>window.ran=1</script><img src="http://127.0.0.1:9/x" onerror="window.ran=1">' },
+    { content: '<a href="javascript:window.ran=1">link</a> [x](javascript:window.ran=1) <svg onload="window.ran=1">' },
+    { content: '\n\n```js\nconst a = "<b>";\n```\n' },
+  ]);
+  await ask(page, 'anything');
+  await settle(page);
+  for (const link of await page.locator('.markdown a').all()) await link.click({ timeout: 500 }).catch(() => {});
+  assert.equal(await page.evaluate(() => window.ran), undefined);
+  assert.deepEqual(requests.filter((u) => !u.startsWith(url)), []);
+  assert.equal(await page.locator('.markdown pre .hljs-keyword').innerText(), 'const');
+  await shot(page, 'code');
+});
+
+await check('tool calls are shown, and errors are told', {}, async (page) => {
+  await script(page, [
+    { tool_calls: [{ index: 0, id: 'c1', type: 'function', function: { name: 'weather', arguments: '' } }] },
+    { tool_calls: [{ index: 0, function: { arguments: '{"city":"Oslo"}' } }] },
+  ]);
+  await ask(page, 'Weather?');
+  await settle(page);
+  assert.match(await page.locator('.call').innerText(), /weather[\s\S]*Oslo/);
+  await page.unroute('**/v1/chat/completions');
+  await set(page, { 'Max tokens': '99999999' });
+  await ask(page, 'Hello!');
+  await page.locator('.note.failed').waitFor();
+  assert.match(await page.locator('.note.failed').innerText(), /max_tokens/);
+});
+
+await check('the dashboard shows live figures', {}, async (page) => {
+  await ask(page, 'Write one sentence about Alice and a fox.');
+  await page.getByRole('button', { name: 'Dashboard' }).click();
+  await page.waitForFunction(() => [...document.querySelectorAll('.figure')].every((f) => f.querySelector('b').textContent !== '') &&
+    document.querySelectorAll('.dashboard canvas').length === 5);
+  await page.waitForTimeout(2500);
+  await page.getByRole('button', { name: 'Chat' }).click();
+  await ask(page, 'What is the capital of France?');
+  await page.getByRole('button', { name: 'Dashboard' }).click();
+  await page.waitForTimeout(3200);
+  await shot(page, 'dashboard');
+  const figures = Object.fromEntries(await page.locator('.figure').evaluateAll((all) => all.map((f) => [f.lastChild.textContent, f.firstChild.textContent])));
+  assert.match(figures.running, /^\d/);
+  assert.match(figures['KV pages'], /%/);
+});
+
+await check('light and dark differ, and the choice is kept', { colorScheme: 'dark' }, async (page) => {
+  const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const dark = await paper();
+  await shot(page, 'dark');
+  await page.getByRole('button', { name: /Colours/ }).click();
+  const light = await paper();
+  assert.notEqual(dark, light);
+  await page.reload();
+  assert.equal(await paper(), light);
+});
+
+await check('a phone sees the whole page without scrolling sideways', { viewport: { width: 360, height: 640 }, isMobile: true, hasTouch: true }, async (page) => {
+  await ask(page, 'What is the capital of France?');
+  await settle(page);
+  await page.getByRole('button', { name: 'Settings' }).click();
+  await shot(page, 'phone');
+  for (const view of ['Chat', 'Dashboard']) {
+    await page.getByRole('button', { name: view }).click();
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${view} is wider than the screen`);
+  }
+});
+
+await browser.close();
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed || !passed ? 1 : 0);
