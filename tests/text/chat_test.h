@@ -1,0 +1,129 @@
+/* chat_test.h: what the tests of the chat formats share: the tokenizer of tiny-k3, a vocabulary for
+ * Kimi-Linear made on the spot (256 byte ranks and its special tokens), and requests from JSON. */
+#ifndef WEIR_TESTS_TEXT_CHAT_TEST_H
+#define WEIR_TESTS_TEXT_CHAT_TEST_H
+
+#include "tests/test.h"
+
+#include "text/chat.h"
+
+enum { KIMI_RANKS = 256, KIMI_VOCAB = 512, KIMI_FIRST_SPECIAL = 256 };
+
+/* Spelling and distance from the first special id, as in the released vocabulary. */
+static const struct {
+    const char *spelling;
+    int32_t offset;
+    bool special;
+} kimi_specials[] = {{"[BOS]", 0, true},
+                     {"[EOS]", 1, true},
+                     {"<|im_end|>", 2, true},
+                     {"<|im_user|>", 3, true},
+                     {"<|im_assistant|>", 4, true},
+                     {"<|im_system|>", 10, true},
+                     {"<|tool_calls_section_begin|>", 11, false},
+                     {"<|tool_calls_section_end|>", 12, false},
+                     {"<|tool_call_begin|>", 13, false},
+                     {"<|tool_call_argument_begin|>", 14, false},
+                     {"<|tool_call_end|>", 15, false},
+                     {"<|im_middle|>", 17, true},
+                     {"<think>", 22, false},
+                     {"</think>", 23, false}};
+
+static inline void base64_byte(unsigned char b, char out[5]) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    out[0] = digits[b >> 2];
+    out[1] = digits[(b & 3) << 4];
+    out[2] = out[3] = '=';
+    out[4] = '\0';
+}
+
+/* `without`: a special token to leave out, or NULL. */
+static inline struct tokenizer *kimi_tokenizer_without(const char *without) {
+    struct text ranks = {0}, config = {0};
+    char line[160], digits[5];
+    for (int b = 0; b < KIMI_RANKS; b++) {
+        base64_byte((unsigned char)b, digits);
+        snprintf(line, sizeof line, "%s %d\n", digits, b);
+        text_puts(&ranks, line);
+    }
+    text_puts(&config, "{\"added_tokens_decoder\":{");
+    bool first = true;
+    for (size_t i = 0; i < sizeof kimi_specials / sizeof *kimi_specials; i++) {
+        if (without != NULL && strcmp(without, kimi_specials[i].spelling) == 0)
+            continue;
+        snprintf(line, sizeof line, "%s\"%d\":{\"content\":\"%s\",\"special\":%s}",
+                 first ? "" : ",", KIMI_FIRST_SPECIAL + kimi_specials[i].offset,
+                 kimi_specials[i].spelling, kimi_specials[i].special ? "true" : "false");
+        text_puts(&config, line);
+        first = false;
+    }
+    text_puts(&config, "}}");
+    struct tokenizer *t = NULL;
+    weir_error err = {0};
+    if (tokenizer_parse(ranks.data, ranks.n, config.data, config.n, KIMI_VOCAB, &t, &err) !=
+        WEIR_OK) {
+        fprintf(stderr, "%s: %s\n", err.where, err.message);
+        abort();
+    }
+    text_free(&ranks);
+    text_free(&config);
+    return t;
+}
+
+static inline struct tokenizer *kimi_tokenizer(void) {
+    return kimi_tokenizer_without(NULL);
+}
+
+static inline struct tokenizer *tiny_tokenizer(void) {
+    struct tokenizer *t = NULL;
+    weir_error err = {0};
+    if (tokenizer_open(source_path("models/tiny-k3"), 2816, &t, &err) != WEIR_OK) {
+        fprintf(stderr, "%s: %s\n", err.where, err.message);
+        abort();
+    }
+    return t;
+}
+
+/* Both formats, opened once per test program. */
+struct formats {
+    struct tokenizer *tiny, *kimi_vocabulary;
+    struct chat *k3, *kimi;
+};
+
+static inline int open_formats(void **state) {
+    static struct formats f;
+    weir_error err = {0};
+    f.tiny = tiny_tokenizer();
+    f.kimi_vocabulary = kimi_tokenizer();
+    assert_int_equal(chat_open(CHAT_K3, f.tiny, &f.k3, &err), WEIR_OK);
+    assert_int_equal(chat_open(CHAT_KIMI_LINEAR, f.kimi_vocabulary, &f.kimi, &err), WEIR_OK);
+    *state = &f;
+    return 0;
+}
+
+static inline int close_formats(void **state) {
+    struct formats *f = *state;
+    chat_close(f->k3);
+    chat_close(f->kimi);
+    tokenizer_close(f->tiny);
+    tokenizer_close(f->kimi_vocabulary);
+    return 0;
+}
+
+/* JSON with ' for ", to be readable inside C; a real ' is written \u0027. */
+static inline json_t *quoted_json(const char *s, struct jsontext_numbers *numbers) {
+    size_t n = strlen(s);
+    char *copy = malloc(n + 1);
+    for (size_t i = 0; i <= n; i++)
+        copy[i] = s[i] == '\'' ? '"' : s[i];
+    json_t *v = NULL;
+    weir_error err = {0};
+    if (jsontext_read(copy, n, 64, "test", numbers, &v, &err) != WEIR_OK) {
+        fprintf(stderr, "%s\n%s\n", err.message, copy);
+        abort();
+    }
+    free(copy);
+    return v;
+}
+
+#endif
