@@ -4,6 +4,8 @@
 #include <string.h>
 
 static const struct command *const commands[] = {
+    &command_tokenize,
+    &command_score,
     &command_help,
     &command_version,
 };

@@ -193,7 +193,7 @@ const struct option_spec engine_options[] = {
      .refusal = "this build drafts no tokens",
      .help = "Drafting of tokens ahead."},
 };
-const size_t n_engine_options = sizeof engine_options / sizeof engine_options[0];
+_Static_assert(sizeof engine_options / sizeof engine_options[0] == N_ENGINE_OPTIONS, "count");
 
 weir_options engine_args_options(const struct engine_args *a) {
     static const enum weir_compute compute[] = {WEIR_COMPUTE_EXACT, WEIR_COMPUTE_FAST,
