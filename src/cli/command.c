@@ -5,7 +5,7 @@
 
 static const struct command *const commands[] = {
     &command_tokenize,
-    &command_score,
+    &command_inspect,
     &command_help,
     &command_version,
 };

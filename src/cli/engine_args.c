@@ -1,10 +1,8 @@
-/* engine_args.c: the engine's options as a table, and their way into weir_options. Options of the
+/* engine_args.c: the engine's options as a table, shared by every command that runs a
+ * model. Options of the
  * family of servers that this build does not offer stand here too, so that a script written for
  * them gets a plain refusal and not 'unknown option'. */
 #include "cli/engine_args.h"
-#include "cli/progress.h"
-
-#include <string.h>
 
 #define AT(field) offsetof(struct engine_args, field)
 #define U32_MAX   4294967295.0
@@ -194,36 +192,3 @@ const struct option_spec engine_options[] = {
      .help = "Drafting of tokens ahead."},
 };
 _Static_assert(sizeof engine_options / sizeof engine_options[0] == N_ENGINE_OPTIONS, "count");
-
-weir_options engine_args_options(const struct engine_args *a) {
-    static const enum weir_compute compute[] = {WEIR_COMPUTE_EXACT, WEIR_COMPUTE_FAST,
-                                                WEIR_COMPUTE_NULL};
-    weir_options o = weir_options_default();
-    o.compute = compute[a->compute];
-    o.kv_dtype = a->kv_dtype == 1 ? WEIR_KV_BF16 : WEIR_KV_F32;
-    o.policy = a->policy == 1 ? WEIR_PRIORITY : WEIR_FCFS;
-    if (a->threads)
-        o.threads = a->threads;
-    if (a->max_model_len)
-        o.max_model_len = a->max_model_len;
-    if (a->max_num_seqs)
-        o.max_num_seqs = a->max_num_seqs;
-    if (a->max_num_batched_tokens)
-        o.max_num_batched_tokens = a->max_num_batched_tokens;
-    if (a->kv_cache_bytes)
-        o.kv_cache_bytes = a->kv_cache_bytes;
-    if (a->max_queue)
-        o.max_queue = a->max_queue;
-    if (a->no_async)
-        o.async_scheduling = false;
-    return o;
-}
-
-weir_status engine_args_open(const struct engine_args *a, weir_engine **out, weir_error *err) {
-    weir_options o = engine_args_options(a);
-    struct progress p;
-    progress_begin(&p, "loading", 0);
-    weir_status status = weir_open(a->model, &o, out, err);
-    progress_end(&p);
-    return status;
-}

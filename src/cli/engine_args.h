@@ -23,7 +23,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 20 };
+enum { N_ENGINE_OPTIONS = 21 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */
