@@ -40,12 +40,15 @@ static float dot_bf16(const uint16_t *w, const float *x, uint32_t n) {
 
 static float dot_mxfp4(const uint8_t *codes, const uint8_t *scales, const float *x, uint32_t n) {
     float lane[LANES] = {0};
-    for (uint32_t g = 0; g < n / 32; g++) {
-        float scale = e8m0_to_f32(scales[g]);
-        for (uint32_t i = g * 32; i < g * 32 + 32; i++) {
-            unsigned code = i & 1 ? codes[i / 2] >> 4 : codes[i / 2] & 15u;
-            lane[i % LANES] += e2m1_to_f32(code) * scale * x[i];
+    for (uint32_t g = 0; g < n; g += 32) {
+        float w[32], scale = e8m0_to_f32(scales[g / 32]);
+        for (uint32_t i = 0; i < 16; i++) {
+            w[2 * i] = e2m1_to_f32(codes[g / 2 + i] & 15u) * scale;
+            w[2 * i + 1] = e2m1_to_f32(codes[g / 2 + i] >> 4) * scale;
         }
+        for (uint32_t i = 0; i < 32; i += LANES)
+            for (uint32_t j = 0; j < LANES; j++)
+                lane[j] += w[i + j] * x[g + i + j];
     }
     return fold(lane);
 }
