@@ -110,6 +110,51 @@ static inline int close_formats(void **state) {
     return 0;
 }
 
+/* Short marks for long markers, as the tables below write them. */
+static inline void expand(const char *s, struct text *out) {
+    static const struct {
+        const char *mark, *spelling;
+    } marks[] = {{"{o}", "<|open|>"},
+                 {"{c}", "<|close|>"},
+                 {"{s}", "<|sep|>"},
+                 {"{e}", "<|end_of_msg|>"},
+                 {"{/m}", "<|close|>message<|sep|><|end_of_msg|>"},
+                 {"{user}", "<|open|>message role=\"user\"<|sep|>"},
+                 {"{assistant}", "<|open|>message role=\"assistant\"<|sep|>"},
+                 {"{think}", "<|open|>think<|sep|>"},
+                 {"{/think}", "<|close|>think<|sep|>"},
+                 {"{response}", "<|open|>response<|sep|>"},
+                 {"{/response}", "<|close|>response<|sep|>"},
+                 {"{tools}", "<|open|>tools<|sep|>"},
+                 {"{/tools}", "<|close|>tools<|sep|>"},
+                 {"{/call}", "<|close|>call<|sep|>"},
+                 {"{/argument}", "<|close|>argument<|sep|>"},
+                 {"{go}", "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>"},
+                 {"{think-go}", "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>"},
+                 {"{im_user}", "<|im_user|>"},
+                 {"{im_assistant}", "<|im_assistant|>"},
+                 {"{im_system}", "<|im_system|>"},
+                 {"{mid}", "<|im_middle|>"},
+                 {"{end}", "<|im_end|>"},
+                 {"{calls}", "<|tool_calls_section_begin|>"},
+                 {"{/calls}", "<|tool_calls_section_end|>"},
+                 {"{tcall}", "<|tool_call_begin|>"},
+                 {"{args}", "<|tool_call_argument_begin|>"},
+                 {"{/tcall}", "<|tool_call_end|>"}};
+    while (*s != '\0') {
+        size_t i = 0;
+        for (; i < sizeof marks / sizeof *marks; i++)
+            if (strncmp(s, marks[i].mark, strlen(marks[i].mark)) == 0)
+                break;
+        if (i < sizeof marks / sizeof *marks) {
+            text_puts(out, marks[i].spelling);
+            s += strlen(marks[i].mark);
+        } else {
+            text_append(out, s++, 1);
+        }
+    }
+}
+
 /* JSON with ' for ", to be readable inside C; a real ' is written \u0027. */
 static inline json_t *quoted_json(const char *s, struct jsontext_numbers *numbers) {
     size_t n = strlen(s);

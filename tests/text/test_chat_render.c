@@ -31,51 +31,6 @@ static weir_status render(const struct chat *c, const char *request, struct ids 
     return s;
 }
 
-/* Short marks for long markers, as the tables below write them. */
-static void expand(const char *s, struct text *out) {
-    static const struct {
-        const char *mark, *spelling;
-    } marks[] = {{"{o}", "<|open|>"},
-                 {"{c}", "<|close|>"},
-                 {"{s}", "<|sep|>"},
-                 {"{e}", "<|end_of_msg|>"},
-                 {"{/m}", "<|close|>message<|sep|><|end_of_msg|>"},
-                 {"{user}", "<|open|>message role=\"user\"<|sep|>"},
-                 {"{assistant}", "<|open|>message role=\"assistant\"<|sep|>"},
-                 {"{think}", "<|open|>think<|sep|>"},
-                 {"{/think}", "<|close|>think<|sep|>"},
-                 {"{response}", "<|open|>response<|sep|>"},
-                 {"{/response}", "<|close|>response<|sep|>"},
-                 {"{tools}", "<|open|>tools<|sep|>"},
-                 {"{/tools}", "<|close|>tools<|sep|>"},
-                 {"{/call}", "<|close|>call<|sep|>"},
-                 {"{/argument}", "<|close|>argument<|sep|>"},
-                 {"{go}", "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>"},
-                 {"{think-go}", "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>"},
-                 {"{im_user}", "<|im_user|>"},
-                 {"{im_assistant}", "<|im_assistant|>"},
-                 {"{im_system}", "<|im_system|>"},
-                 {"{mid}", "<|im_middle|>"},
-                 {"{end}", "<|im_end|>"},
-                 {"{calls}", "<|tool_calls_section_begin|>"},
-                 {"{/calls}", "<|tool_calls_section_end|>"},
-                 {"{tcall}", "<|tool_call_begin|>"},
-                 {"{args}", "<|tool_call_argument_begin|>"},
-                 {"{/tcall}", "<|tool_call_end|>"}};
-    while (*s != '\0') {
-        size_t i = 0;
-        for (; i < sizeof marks / sizeof *marks; i++)
-            if (strncmp(s, marks[i].mark, strlen(marks[i].mark)) == 0)
-                break;
-        if (i < sizeof marks / sizeof *marks) {
-            text_puts(out, marks[i].spelling);
-            s += strlen(marks[i].mark);
-        } else {
-            text_append(out, s++, 1);
-        }
-    }
-}
-
 struct row {
     const char *request, *prompt;
 };
@@ -199,72 +154,60 @@ static const struct row k3_rows[] = {
 #define K3CALL(name, index) "{o}call tool=\"" name "\" index=\"" index "\"{s}"
 #define K3ARG(key, type)    "{o}argument key=\"" key "\" type=\"" type "\"{s}"
 
+/* One tag a line reads better here than any filling. */
+/* clang-format off */
 static const struct row k3_call_rows[] = {
     /* the example of the format */
-    {"{'messages':[{'role':'user','content':'Weather in Oslo?'},{'role':'assistant','content':null,"
-     "'reasoning_content':'I should look it up.','tool_calls':[" CALL(
-         "c1", "weather",
-         "'{\\u0022city\\u0022: \\u0022Oslo\\u0022, \\u0022days\\u0022: 2}'") "]},{'role':'tool',"
-                                                                              "'tool_call_id':'c1',"
-                                                                              "'content':'{"
-                                                                              "\\u0022t\\u0022:-3}'"
-                                                                              "}],'thinking':true,'"
-                                                                              "effort':''}",
+    {"{'messages':[{'role':'user','content':'Weather in Oslo?'},{'role':'assistant',"
+     "'content':null,'reasoning_content':'I should look it up.','tool_calls':["
+     CALL("c1", "weather", "'{\\u0022city\\u0022: \\u0022Oslo\\u0022, \\u0022days\\u0022: 2}'")
+     "]},{'role':'tool','tool_call_id':'c1','content':'{\\u0022t\\u0022:-3}'}],"
+     "'thinking':true,'effort':''}",
      "{user}Weather in Oslo?{/m}{assistant}{think}I should look it up.{/think}{response}{/response}"
-     "{tools}" K3CALL("weather", "1") K3ARG("city", "string") "Oslo{/argument}" K3ARG(
-         "days", "number") "2{/argument}{/call}{/tools}{/m}{o}message role=\"tool\" "
-                           "tool=\"weather\" index=\"1\"{s}{\"t\":-3}{/m}{think-go}"},
+     "{tools}" K3CALL("weather", "1")
+     K3ARG("city", "string") "Oslo{/argument}"
+     K3ARG("days", "number") "2{/argument}"
+     "{/call}{/tools}{/m}{o}message role=\"tool\" tool=\"weather\" index=\"1\"{s}{\"t\":-3}{/m}"
+     "{think-go}"},
     /* every type, as an object in the request */
-    {"{'messages':[{'role':'assistant','content':'x','tool_calls':[" CALL(
-         "c", "f",
-         "{'z':'s \\u0022<\\n','n':1e2,'i':12345678901234567890,'t':true,'u':null,'o':{'b':1,'a':"
-         "[1.0]},'l':[],'':''}") "]}],'prompt':false}",
+    {"{'messages':[{'role':'assistant','content':'x','tool_calls':["
+     CALL("c", "f", "{'z':'s \\u0022<\\n','n':1e2,'i':12345678901234567890,'t':true,'u':null,"
+                    "'o':{'b':1,'a':[1.0]},'l':[],'':''}")
+     "]}],'prompt':false}",
      "{assistant}{response}x{/response}{tools}" K3CALL("f", "1")
-         K3ARG(
-             "z", "string") "s \"<\n{/"
-                            "argument}" K3ARG("n", "number") "1e2{/argument}" K3ARG(
-                                "i",
-                                "number") "12345678901234567890{/"
-                                          "argument}" K3ARG("t", "boolean") "true{/argument}" K3ARG("u", "null") "null{/argument}" K3ARG(
-                                              "o", "object") "{\"b\":1,\"a\":[1.0]}{/"
-                                                             "argument}" K3ARG("l",
-                                                                               "array") "[]{/"
-                                                                                        "argument"
-                                                                                        "}" K3ARG("",
-                                                                                                  "string") "{/argument}{/call}{/tools}{/m}"},
+     K3ARG("z", "string") "s \"<\n{/argument}"
+     K3ARG("n", "number") "1e2{/argument}"
+     K3ARG("i", "number") "12345678901234567890{/argument}"
+     K3ARG("t", "boolean") "true{/argument}"
+     K3ARG("u", "null") "null{/argument}"
+     K3ARG("o", "object") "{\"b\":1,\"a\":[1.0]}{/argument}"
+     K3ARG("l", "array") "[]{/argument}"
+     K3ARG("", "string") "{/argument}"
+     "{/call}{/tools}{/m}"},
     /* as text: values keep their spelling, the last of equal keys counts, strings are decoded */
-    {"{'messages':[{'role':'assistant','content':'','tool_calls':[" CALL(
-         "c", "f",
-         "' {\\u0022a\\u0022 : 1.0 ,\\u0022b\\u0022:{ \\u0022k\\u0022: [1, 2e1] },\\u0022a\\u0022:"
-         "\\u0022\\\\u00e9\\\\n\\u0022}\\n'") "," CALL("d", "g", "'{}'") "]}],'prompt':false}",
+    {"{'messages':[{'role':'assistant','content':'','tool_calls':["
+     CALL("c", "f", "' {\\u0022a\\u0022 : 1.0 ,\\u0022b\\u0022:{ \\u0022k\\u0022: [1, 2e1] },"
+                    "\\u0022a\\u0022:\\u0022\\\\u00e9\\\\n\\u0022}\\n'")
+     "," CALL("d", "g", "'{}'") "]}],'prompt':false}",
      "{assistant}{response}{/response}{tools}" K3CALL("f", "1")
-         K3ARG("a", "string") "\u00e9\n{/argument}" K3ARG(
-             "b", "object") "{ \"k\": [1, 2e1] "
-                            "}{/argument}{/call}" K3CALL("g", "2") "{/call}{/tools}{/m}"},
+     K3ARG("a", "string") "\u00e9\n{/argument}"
+     K3ARG("b", "object") "{ \"k\": [1, 2e1] }{/argument}"
+     "{/call}" K3CALL("g", "2") "{/call}{/tools}{/m}"},
     /* what is no JSON object goes back whole */
-    {"{'messages':[{'role':'assistant','content':'','tool_calls':[" CALL(
-         "c", "f", "'{\\u0022a\\u0022:'") "," CALL("d", "g", "'[1]'") "]}],'prompt':false}",
-     "{assistant}{response}{/response}{tools}" K3CALL("f", "1") "{o}json "
-                                                                "type=\"object\"{s}{\"a\":{c}json{s"
-                                                                "}{/call}" K3CALL("g", "2") "{o}"
-                                                                                            "json "
-                                                                                            "type="
-                                                                                            "\"obje"
-                                                                                            "ct\"{"
-                                                                                            "s}[1]{"
-                                                                                            "c}json"
-                                                                                            "{s}{/"
-                                                                                            "call}{"
-                                                                                            "/"
-                                                                                            "tools}"
-                                                                                            "{/m}"},
+    {"{'messages':[{'role':'assistant','content':'','tool_calls':["
+     CALL("c", "f", "'{\\u0022a\\u0022:'") "," CALL("d", "g", "'[1]'") "]}],'prompt':false}",
+     "{assistant}{response}{/response}{tools}" K3CALL("f", "1")
+     "{o}json type=\"object\"{s}{\"a\":{c}json{s}{/call}" K3CALL("g", "2")
+     "{o}json type=\"object\"{s}[1]{c}json{s}{/call}{/tools}{/m}"},
     /* no arguments at all; names and keys are escaped, '&' first */
     {"{'messages':[{'role':'assistant','content':'','tool_calls':[{'id':'c','function':{'name':"
      "'a\\u0022&quot;','arguments':{'k&\\u0022':'&\\u0022'}}},{'function':{'name':'g'}}]}],"
      "'prompt':false}",
-     "{assistant}{response}{/response}{tools}" K3CALL("a&quot;&amp;quot;", "1") K3ARG(
-         "k&amp;&quot;", "string") "&\"{/argument}{/call}" K3CALL("g", "2") "{/call}{/tools}{/m}"},
+     "{assistant}{response}{/response}{tools}" K3CALL("a&quot;&amp;quot;", "1")
+     K3ARG("k&amp;&quot;", "string") "&\"{/argument}"
+     "{/call}" K3CALL("g", "2") "{/call}{/tools}{/m}"},
 };
+/* clang-format on */
 
 #define TWO_CALLS                                                                                  \
     "{'role':'assistant','content':'','tool_calls':[" CALL("x", "f", "'{}'") "," CALL("y", "g",    \
