@@ -8,6 +8,7 @@
 #include "load/weights.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <jansson.h>
 #include <sys/stat.h>
 #include <unistd.h>
