@@ -32,23 +32,30 @@ static bool same_layer(const struct inspect_layer *a, const struct inspect_layer
     return a->kda == b->kda && a->moe == b->moe && a->total.bytes == b->total.bytes;
 }
 
-/* Runs of equal layers share a line. */
+/* Layers of one make share a line, with their numbers as far as they fit. */
 static void print_layers(const struct inspect_report *r, FILE *out) {
-    fprintf(out, "%-12s %-6s %-6s %18s %18s\n", "layers", "mixer", "ffn", "parameters each",
-            "bytes each");
-    for (uint32_t l = 0; l < r->model.layers;) {
-        uint32_t end = l + 1;
-        while (end < r->model.layers && same_layer(&r->layer[l], &r->layer[end]))
-            end++;
-        char range[32];
-        if (end == l + 1)
-            snprintf(range, sizeof range, "%" PRIu32, l);
-        else
-            snprintf(range, sizeof range, "%" PRIu32 "..%" PRIu32, l, end - 1);
-        fprintf(out, "%-12s %-6s %-6s %18" PRIu64 " %18" PRIu64 "\n", range,
-                r->layer[l].kda ? "kda" : "mla", r->layer[l].moe ? "moe" : "dense",
-                r->layer[l].total.parameters, r->layer[l].total.bytes);
-        l = end;
+    bool printed[MODEL_MAX_LAYERS] = {false};
+    fprintf(out, "%-6s %-6s %-6s %18s %18s  %s\n", "layers", "mixer", "ffn", "parameters each",
+            "bytes each", "numbers from 0");
+    for (uint32_t first = 0; first < r->model.layers; first++) {
+        char list[64] = "";
+        uint32_t n = 0;
+        if (printed[first])
+            continue;
+        for (uint32_t l = first; l < r->model.layers; l++) {
+            const size_t used = strlen(list);
+            if (!same_layer(&r->layer[first], &r->layer[l]))
+                continue;
+            printed[l] = true;
+            n++;
+            if (used < 40)
+                snprintf(list + used, sizeof list - used, "%s%" PRIu32, used ? " " : "", l);
+            else if (list[used - 1] != '.')
+                snprintf(list + used, sizeof list - used, " ...");
+        }
+        fprintf(out, "%-6" PRIu32 " %-6s %-6s %18" PRIu64 " %18" PRIu64 "  %s\n", n,
+                r->layer[first].kda ? "kda" : "mla", r->layer[first].moe ? "moe" : "dense",
+                r->layer[first].total.parameters, r->layer[first].total.bytes, list);
     }
 }
 
