@@ -1,0 +1,51 @@
+/* api_job.c: see api_job.h. Called by the handlers of all endpoints with a body.
+ * Invariant that bites: while a worker has the job, the loop thread touches only `reply`. */
+#include "serve/api_job.h"
+
+void api_reply_error(struct http_reply *r, const struct api_error *e) {
+    http_reply_error(r, e->status, e->param[0] ? e->param : NULL, "%s", e->message);
+}
+
+static void job_work(void *arg) {
+    struct api_job *job = arg;
+    job->ok = job->work(job);
+    free(job->body);
+    job->body = NULL;
+}
+
+static void job_done(void *arg) {
+    struct api_job *job = arg;
+    if (job->reply && job->ok) {
+        job->done(job);
+        return;
+    }
+    if (job->reply)
+        api_reply_error(job->reply, &job->error);
+    job->free(job);
+}
+
+static void job_closed(void *arg) {
+    struct api_job *job = arg;
+    job->reply = NULL;
+}
+
+void api_job_start(struct api_job *job, struct api *api, struct http_request *q,
+                   struct http_reply *r) {
+    job->api = api;
+    job->reply = r;
+    job->body = http_take_body(q, &job->bytes);
+    if (!job->body) {
+        http_reply_error(r, 500, NULL, "out of memory");
+        job->free(job);
+        return;
+    }
+    http_on_closed(r, job_closed, job);
+    if (job->bytes <= HTTP_WORK_BYTES) {
+        job_work(job);
+        job_done(job);
+    } else if (!http_work(server_http(api->server), job_work, job_done, job)) {
+        http_reply_error(r, 500, NULL, "out of memory");
+        free(job->body);
+        job->free(job);
+    }
+}
