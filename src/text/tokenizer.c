@@ -26,44 +26,69 @@ struct tokenizer {
     uint32_t vocab;
     struct special *special; /* ids ranks .. vocab - 1 */
     char *names;             /* the spellings, one behind the other, each with a NUL */
-    int32_t *by_name;        /* indices into special, by descending length within a first byte */
-    uint32_t first[257];     /* by_name[first[c] .. first[c + 1]) begin with byte c */
+    int32_t *by_name;        /* indices into special, in the byte order of spellings */
+    int32_t *shorter; /* [i]: place in by_name of the longest other name that by_name[i] begins
+                         with, or -1 */
+    bool begins[256]; /* some name begins with this byte */
 };
 
 /* --- opening --------------------------------------------------------------------------------- */
 
-/* Orders special tokens by first byte, then the longest first, so that the first spelling that fits
- * at a place is the longest. */
+/* Byte order of x and y, where y may have more bytes than are looked at. */
+static int compare_names(const struct special *x, const char *y, size_t n) {
+    int order = memcmp(x->spelling, y, x->bytes < n ? x->bytes : n);
+    return order ? order : (x->bytes > n) - (x->bytes < n);
+}
+
 static int by_name_order(const void *a, const void *b, void *arg) {
     const struct special *x = (const struct special *)arg + *(const int32_t *)a;
     const struct special *y = (const struct special *)arg + *(const int32_t *)b;
-    if (x->spelling[0] != y->spelling[0])
-        return (unsigned char)x->spelling[0] < (unsigned char)y->spelling[0] ? -1 : 1;
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes ? -1 : 1;
-    return memcmp(x->spelling, y->spelling, x->bytes);
+    return compare_names(x, y->spelling, y->bytes);
+}
+
+static bool begins_with(const struct special *k, const char *s, size_t n) {
+    return k->bytes <= n && memcmp(k->spelling, s, k->bytes) == 0;
 }
 
 static weir_status index_names(struct tokenizer *t, const char *path, weir_error *err) {
-    uint32_t n = t->vocab - t->file.ranks;
-    for (uint32_t i = 0; i < n; i++)
-        t->by_name[i] = (int32_t)i;
-    qsort_r(t->by_name, n, sizeof *t->by_name, by_name_order, t->special);
-    for (uint32_t i = 1; i < n; i++)
-        if (by_name_order(&t->by_name[i - 1], &t->by_name[i], t->special) == 0)
-            return weir_fail(
-                err, WEIR_BAD_FILE, path,
-                "added_tokens_decoder: ids %" PRIu32 " and %" PRIu32 " have the same name \"%s\"",
-                t->file.ranks + (uint32_t)t->by_name[i - 1],
-                t->file.ranks + (uint32_t)t->by_name[i], t->special[t->by_name[i]].spelling);
-    uint32_t at = 0;
-    for (unsigned c = 0; c < 256; c++) {
-        t->first[c] = at;
-        while (at < n && (unsigned char)t->special[t->by_name[at]].spelling[0] == c)
-            at++;
+    int32_t n = (int32_t)(t->vocab - t->file.ranks);
+    for (int32_t i = 0; i < n; i++)
+        t->by_name[i] = i;
+    qsort_r(t->by_name, (size_t)n, sizeof *t->by_name, by_name_order, t->special);
+    for (int32_t i = 0; i < n; i++) {
+        const struct special *k = &t->special[t->by_name[i]];
+        t->begins[(unsigned char)k->spelling[0]] = true;
+        /* All names that this one begins with stand before it, each a beginning of the next. */
+        int32_t up = i - 1;
+        while (up >= 0 && !begins_with(&t->special[t->by_name[up]], k->spelling, k->bytes))
+            up = t->shorter[up];
+        t->shorter[i] = up;
+        if (up >= 0 && t->special[t->by_name[up]].bytes == k->bytes)
+            return weir_fail(err, WEIR_BAD_FILE, path,
+                             "added_tokens_decoder: ids %" PRIu32 " and %" PRIu32
+                             " have the same name \"%s\"",
+                             t->file.ranks + (uint32_t)t->by_name[up],
+                             t->file.ranks + (uint32_t)t->by_name[i], k->spelling);
     }
-    t->first[256] = n;
     return WEIR_OK;
+}
+
+/* The index of the longest special token that text begins with, or -1. */
+static int32_t special_at(const struct tokenizer *t, const char *s, size_t n) {
+    if (!t->begins[(unsigned char)s[0]])
+        return -1;
+    int32_t lo = 0, hi = (int32_t)(t->vocab - t->file.ranks);
+    while (lo < hi) { /* the first name behind s in byte order */
+        int32_t middle = lo + (hi - lo) / 2;
+        if (compare_names(&t->special[t->by_name[middle]], s, n) > 0)
+            hi = middle;
+        else
+            lo = middle + 1;
+    }
+    int32_t place = lo - 1;
+    while (place >= 0 && !begins_with(&t->special[t->by_name[place]], s, n))
+        place = t->shorter[place];
+    return place < 0 ? -1 : t->by_name[place];
 }
 
 /* Moves the names into one block and makes up those of ids that have none. */
@@ -76,7 +101,8 @@ static bool keep_names(struct tokenizer *t, const struct added_token *added) {
     t->names = malloc(room);
     t->special = malloc((n + 1) * sizeof *t->special);
     t->by_name = malloc((n + 1) * sizeof *t->by_name);
-    if (!t->names || !t->special || !t->by_name)
+    t->shorter = malloc((n + 1) * sizeof *t->shorter);
+    if (!t->names || !t->special || !t->by_name || !t->shorter)
         return false;
     size_t used = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -182,6 +208,7 @@ void tokenizer_close(struct tokenizer *t) {
     free(t->special);
     free(t->names);
     free(t->by_name);
+    free(t->shorter);
     free(t);
 }
 
@@ -192,17 +219,6 @@ static void encode_plain(const struct tokenizer *t, const char *s, size_t n, str
         end = pretoken_end(s, n, at);
         bpe_encode(&t->bpe, s + at, end - at, out);
     }
-}
-
-/* The index of the special token that is spelt at s, or -1; the longest if several are. */
-static int32_t special_at(const struct tokenizer *t, const char *s, size_t n) {
-    unsigned c = (unsigned char)s[0];
-    for (uint32_t i = t->first[c]; i < t->first[c + 1]; i++) {
-        const struct special *k = &t->special[t->by_name[i]];
-        if (k->bytes <= n && memcmp(k->spelling, s, k->bytes) == 0)
-            return t->by_name[i];
-    }
-    return -1;
 }
 
 static void encode_with_specials(const struct tokenizer *t, const char *s, size_t n,
@@ -263,13 +279,8 @@ void tokenizer_encode_special(const struct tokenizer *t, const char *text, size_
 
 int32_t tokenizer_special(const struct tokenizer *t, const char *spelling) {
     size_t n = strlen(spelling);
-    if (n == 0)
-        return -1;
-    unsigned c = (unsigned char)spelling[0];
-    for (uint32_t i = t->first[c]; i < t->first[c + 1]; i++)
-        if (strcmp(t->special[t->by_name[i]].spelling, spelling) == 0)
-            return (int32_t)t->file.ranks + t->by_name[i];
-    return -1;
+    int32_t k = n ? special_at(t, spelling, n) : -1;
+    return k >= 0 && t->special[k].bytes == n ? (int32_t)t->file.ranks + k : -1;
 }
 
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *bytes) {
