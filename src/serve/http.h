@@ -101,7 +101,7 @@ void http_stream_fail(struct http_reply *r, int status, const char *param, const
  * tokens for this stream and goes on when `drained` is called: once, when the queue has become
  * short again. */
 size_t http_stream_queued(const struct http_reply *r);
-bool http_stream_full(const struct http_reply *r);
+bool http_stream_full(struct http_reply *r);
 void http_on_drained(struct http_reply *r, void (*drained)(void *arg), void *arg);
 
 /* ---- routes ---- */
