@@ -1,73 +1,43 @@
 /* chat_test.h: what the tests of the chat formats share: the tokenizer of tiny-k3, a vocabulary for
- * Kimi-Linear made on the spot (256 byte ranks and its special tokens), and requests from JSON. */
+ * Kimi-Linear made on the spot, short marks for long markers, and requests from JSON. */
 #ifndef WEIR_TESTS_TEXT_CHAT_TEST_H
 #define WEIR_TESTS_TEXT_CHAT_TEST_H
 
 #include "tests/test.h"
+#include "tests/text/byte_tokenizer.h"
 
 #include "text/chat.h"
 
-enum { KIMI_RANKS = 256, KIMI_VOCAB = 512, KIMI_FIRST_SPECIAL = 256 };
+enum { KIMI_VOCAB = 512, KIMI_FIRST_SPECIAL = BYTE_RANKS };
 
-/* Spelling and distance from the first special id, as in the released vocabulary. */
-static const struct {
-    const char *spelling;
-    int32_t offset;
-    bool special;
-} kimi_specials[] = {{"[BOS]", 0, true},
-                     {"[EOS]", 1, true},
-                     {"<|im_end|>", 2, true},
-                     {"<|im_user|>", 3, true},
-                     {"<|im_assistant|>", 4, true},
-                     {"<|im_system|>", 10, true},
-                     {"<|tool_calls_section_begin|>", 11, false},
-                     {"<|tool_calls_section_end|>", 12, false},
-                     {"<|tool_call_begin|>", 13, false},
-                     {"<|tool_call_argument_begin|>", 14, false},
-                     {"<|tool_call_end|>", 15, false},
-                     {"<|im_middle|>", 17, true},
-                     {"<think>", 22, false},
-                     {"</think>", 23, false}};
-
-static inline void base64_byte(unsigned char b, char out[5]) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    out[0] = digits[b >> 2];
-    out[1] = digits[(b & 3) << 4];
-    out[2] = out[3] = '=';
-    out[4] = '\0';
-}
+/* Distances from the first special id as in the released vocabulary. */
+#define KIMI_SPECIAL(spelling, offset, hidden)                                                     \
+    { spelling, KIMI_FIRST_SPECIAL + offset, hidden }
+static const struct byte_special kimi_specials[] = {
+    KIMI_SPECIAL("[BOS]", 0, true),
+    KIMI_SPECIAL("[EOS]", 1, true),
+    KIMI_SPECIAL("<|im_end|>", 2, true),
+    KIMI_SPECIAL("<|im_user|>", 3, true),
+    KIMI_SPECIAL("<|im_assistant|>", 4, true),
+    KIMI_SPECIAL("<|im_system|>", 10, true),
+    KIMI_SPECIAL("<|tool_calls_section_begin|>", 11, false),
+    KIMI_SPECIAL("<|tool_calls_section_end|>", 12, false),
+    KIMI_SPECIAL("<|tool_call_begin|>", 13, false),
+    KIMI_SPECIAL("<|tool_call_argument_begin|>", 14, false),
+    KIMI_SPECIAL("<|tool_call_end|>", 15, false),
+    KIMI_SPECIAL("<|im_middle|>", 17, true),
+    KIMI_SPECIAL("<think>", 22, false),
+    KIMI_SPECIAL("</think>", 23, false)};
+enum { KIMI_SPECIALS = sizeof kimi_specials / sizeof *kimi_specials };
 
 /* `without`: a special token to leave out, or NULL. */
 static inline struct tokenizer *kimi_tokenizer_without(const char *without) {
-    struct text ranks = {0}, config = {0};
-    char line[160], digits[5];
-    for (int b = 0; b < KIMI_RANKS; b++) {
-        base64_byte((unsigned char)b, digits);
-        snprintf(line, sizeof line, "%s %d\n", digits, b);
-        text_puts(&ranks, line);
-    }
-    text_puts(&config, "{\"added_tokens_decoder\":{");
-    bool first = true;
-    for (size_t i = 0; i < sizeof kimi_specials / sizeof *kimi_specials; i++) {
-        if (without != NULL && strcmp(without, kimi_specials[i].spelling) == 0)
-            continue;
-        snprintf(line, sizeof line, "%s\"%d\":{\"content\":\"%s\",\"special\":%s}",
-                 first ? "" : ",", KIMI_FIRST_SPECIAL + kimi_specials[i].offset,
-                 kimi_specials[i].spelling, kimi_specials[i].special ? "true" : "false");
-        text_puts(&config, line);
-        first = false;
-    }
-    text_puts(&config, "}}");
-    struct tokenizer *t = NULL;
-    weir_error err = {0};
-    if (tokenizer_parse(ranks.data, ranks.n, config.data, config.n, KIMI_VOCAB, &t, &err) !=
-        WEIR_OK) {
-        fprintf(stderr, "%s: %s\n", err.where, err.message);
-        abort();
-    }
-    text_free(&ranks);
-    text_free(&config);
-    return t;
+    struct byte_special s[KIMI_SPECIALS];
+    memcpy(s, kimi_specials, sizeof s);
+    for (size_t i = 0; i < KIMI_SPECIALS; i++)
+        if (without != NULL && strcmp(without, s[i].spelling) == 0)
+            s[i].spelling = NULL;
+    return byte_tokenizer(s, KIMI_SPECIALS, KIMI_VOCAB);
 }
 
 static inline struct tokenizer *kimi_tokenizer(void) {

@@ -405,7 +405,7 @@ static void F009_text_of_a_request_never_becomes_a_control_token(void **state) {
         assert_true(spelled >= 14);
     }
     plain = specials_with(f->kimi, f->kimi_vocabulary, "harmless", &spelled);
-    for (size_t i = 0; i < sizeof kimi_specials / sizeof *kimi_specials; i++)
+    for (size_t i = 0; i < KIMI_SPECIALS; i++)
         assert_int_equal(
             specials_with(f->kimi, f->kimi_vocabulary, kimi_specials[i].spelling, &spelled), plain);
 }
