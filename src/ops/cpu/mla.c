@@ -1,0 +1,352 @@
+/* mla.c: gated latent attention over paged history. Called through the columns of this folder.
+ * Both forms walk the history page by page with an online softmax: scores of a page, new maximum,
+ * what was summed so far scaled down, values added. Pages are absolute, so a row's sums do not
+ * depend on how its sequence was cut into steps, and no buffer grows with the history.
+ *   decode (absorbed): one key of C+R values serves all heads; a member reads each page once for
+ *     all its heads of a row.
+ *   prefill (expanded): a page's keys and values are formed once per head and used by all rows.
+ * Invariant that bites: the last page holds leftovers behind the last position; they may be NaN and
+ * are neither scored nor weighted. */
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/vmath.h"
+
+#include <math.h>
+
+static unsigned char *kv_record(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
+                                uint32_t position) {
+    size_t size = pool->dtype == DTYPE_F32 ? 4 : 2;
+    return pool->data + (size_t)pages[position / PAGE_TOKENS] * pool->page_bytes +
+           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) * pool->width * size;
+}
+
+static struct mat kv_page(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
+                          uint32_t position) {
+    return (struct mat){kv_record(pool, layer, pages, position), NULL, pool->dtype, pool->width,
+                        (size_t)pool->width * (pool->dtype == DTYPE_F32 ? 4 : 2)};
+}
+
+/* ------------------------------------------------------------------------------------ write */
+
+static void write_row(const struct op_mla_write *a, const float *x, void *record) {
+    uint32_t latent = a->kv_lora, width = a->pool->width;
+    vf square = vset(0);
+    for (uint32_t c = 0; c < latent; c += VL) {
+        vf v = vloadm(x + c, vmask(latent - c));
+        square = vfma(v, v, square);
+    }
+    float inv = 1.0f / sqrtf(vsum(square) / (float)latent + a->eps);
+    if (a->pool->dtype == DTYPE_F32) {
+        float *to = record;
+        for (uint32_t c = 0; c < latent; c++)
+            to[c] = x[c] * inv * a->norm[c];
+        memcpy(to + latent, x + latent, (width - latent) * sizeof *to);
+        return;
+    }
+    uint16_t *to = record;
+    for (uint32_t c = 0; c < latent; c++)
+        to[c] = f32_to_bf16(x[c] * inv * a->norm[c]);
+    for (uint32_t c = latent; c < width; c++)
+        to[c] = f32_to_bf16(x[c]);
+}
+
+void cpu_mla_write(const struct op_mla_write *a, const struct batch *b, struct work work) {
+    struct span s = work_span(work, b->n_rows);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const struct batch_seq *seq = &b->seqs[i];
+        uint32_t begin = seq->row0 > s.begin ? seq->row0 : s.begin;
+        uint32_t end = seq->row0 + seq->rows < s.end ? seq->row0 + seq->rows : s.end;
+        for (uint32_t r = begin; r < end; r++)
+            write_row(a, tensor_row(a->kv, r),
+                      kv_record(a->pool, a->layer, seq->pages, seq->pos0 + (r - seq->row0)));
+    }
+}
+
+/* ----------------------------------------------------------------------------------- softmax */
+
+/* Running softmax of one row and head. */
+struct online {
+    float top, total;
+};
+
+/* Takes n scores (times `scale`) of one page, leaves their weights in place, gives the factor by
+ * which everything summed so far shrinks. */
+static float online_take(struct online *s, float *score, uint32_t n, float scale) {
+    vf top = vset(-INFINITY), sum = vset(0);
+    uint32_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        vf x = vload(score + i) * vset(scale);
+        vstore(score + i, x);
+        top = vmax(top, x);
+    }
+    float now = vtop(top);
+    for (; i < n; i++) {
+        score[i] *= scale;
+        now = score[i] > now ? score[i] : now;
+    }
+    now = now > s->top ? now : s->top;
+    for (i = 0; i < n; i += VL) {
+        vm m = vmask(n - i);
+        vf p = vexp(vloadm(score + i, m) - vset(now));
+        vstorem(score + i, m, p);
+        sum = sum + vloadm(score + i, m);
+    }
+    /* The first page finds top = -inf: exp(-inf) = 0. */
+    float keep = s->top == now ? 1.0f : expf(s->top - now);
+    s->total = s->total * keep + vsum(sum);
+    s->top = now;
+    return keep;
+}
+
+/* out = o / total * sigmoid(g). */
+static void gate_out(const float *o, float total, const float *g, float *out, uint32_t n) {
+    vf inv = vset(1.0f / total);
+    for (uint32_t c = 0; c < n; c += VL) {
+        vm m = vmask(n - c);
+        vf x = vloadm(o + c, m) * inv;
+        vstorem(out + c, m, g ? vmul(x, vsigmoid(vloadm(g + c, m))) : x);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ decode */
+
+enum { HEADS = 16 }; /* heads that share a page while it is in the first-level cache */
+
+struct absorbed {
+    float *query;  /* [heads][width] */
+    float *latent; /* [heads][kv_lora] */
+    float *score;  /* [HEADS][PAGE_TOKENS] */
+    float *value;  /* [v_dim] */
+    struct online *online;
+    void *blocks;
+};
+
+static void absorbed_take(struct absorbed *s, const struct op_mla *a, unsigned char **at) {
+    s->query = carve(at, (size_t)a->heads * a->pool->width * sizeof(float));
+    s->latent = carve(at, (size_t)a->heads * a->kv_lora * sizeof(float));
+    s->score = carve(at, HEADS * PAGE_TOKENS * sizeof(float));
+    s->value = carve(at, a->v_dim * sizeof(float));
+    s->online = carve(at, a->heads * sizeof *s->online);
+    s->blocks = carve(at, cpu_dot_scratch_bytes());
+}
+
+size_t cpu_mla_decode_scratch(const struct op_mla *a) {
+    return ((size_t)a->heads * (a->pool->width + a->kv_lora + 2) + HEADS * PAGE_TOKENS + a->v_dim) *
+               sizeof(float) +
+           cpu_dot_scratch_bytes() + 7 * 64;
+}
+
+/* One page of n positions for heads [h0, h1). */
+static void absorbed_page(const struct op_mla *a, struct absorbed *s, const struct mat *page,
+                          uint32_t n, uint32_t h0, uint32_t h1) {
+    for (uint32_t h = h0; h < h1; h += HEADS) {
+        uint32_t now = h1 - h < HEADS ? h1 - h : HEADS;
+        const float *query[HEADS], *weight[HEADS];
+        float *score[HEADS], *latent[HEADS], keep[HEADS];
+        for (uint32_t i = 0; i < now; i++) {
+            query[i] = s->query + (size_t)(h + i) * a->pool->width;
+            latent[i] = s->latent + (size_t)(h + i) * a->kv_lora;
+            weight[i] = score[i] = s->score + i * PAGE_TOKENS;
+        }
+        cpu_dot(page, 0, n, query, score, now, false, s->blocks);
+        for (uint32_t i = 0; i < now; i++)
+            keep[i] = online_take(&s->online[h + i], score[i], n, a->scale);
+        cpu_combine(page, n, a->kv_lora, weight, keep, latent, now);
+    }
+}
+
+/* Heads [h0, h1) of one row that stands at `position`. */
+static void absorbed_row(const struct op_mla *a, const struct batch_seq *seq, uint32_t row,
+                         uint32_t h0, uint32_t h1, struct absorbed *s) {
+    uint32_t width = a->pool->width, per_head = a->nope_dim + a->v_dim;
+    struct mat kv_b = mat_of(&a->kv_b);
+    for (uint32_t h = h0; h < h1; h++) {
+        const float *q = tensor_row(a->q, row) + (size_t)h * (a->nope_dim + a->rope_dim);
+        float *query = s->query + (size_t)h * width;
+        struct mat key = mat_from(kv_b, (size_t)h * per_head);
+        cpu_combine(&key, a->nope_dim, a->kv_lora, &q, NULL, &query, 1);
+        memcpy(query + a->kv_lora, q + a->nope_dim, a->rope_dim * sizeof(float));
+        memset(s->latent + (size_t)h * a->kv_lora, 0, a->kv_lora * sizeof(float));
+        s->online[h] = (struct online){-INFINITY, 0};
+    }
+    uint32_t n = seq->pos0 + (row - seq->row0) + 1;
+    for (uint32_t t = 0; t < n; t += PAGE_TOKENS) {
+        struct mat page = kv_page(a->pool, a->layer, seq->pages, t);
+        absorbed_page(a, s, &page, n - t < PAGE_TOKENS ? n - t : PAGE_TOKENS, h0, h1);
+    }
+    for (uint32_t h = h0; h < h1; h++) {
+        struct mat value = mat_from(kv_b, (size_t)h * per_head + a->nope_dim);
+        const float *latent = s->latent + (size_t)h * a->kv_lora;
+        cpu_dot(&value, 0, a->v_dim, &latent, &s->value, 1, false, s->blocks);
+        gate_out(s->value, s->online[h].total,
+                 a->g.data ? tensor_row(a->g, row) + (size_t)h * a->v_dim : NULL,
+                 tensor_row(a->out, row) + (size_t)h * a->v_dim, a->v_dim);
+    }
+}
+
+void cpu_mla_decode(const struct op_mla *a, const struct batch *b, struct work work) {
+    struct span seqs = batch_class(b, a->which);
+    uint64_t units = 0, begin = 0; /* (row, head), weighted by the history they read */
+    for (uint32_t i = seqs.begin; i < seqs.end; i++)
+        units += (uint64_t)b->seqs[i].rows * a->heads * (b->seqs[i].pos0 / PAGE_TOKENS + 1);
+    uint64_t lo = units * work.index / work.count, hi = units * (work.index + 1) / work.count;
+    unsigned char *at = work.scratch;
+    struct absorbed s;
+    absorbed_take(&s, a, &at);
+    for (uint32_t i = seqs.begin; i < seqs.end; i++) {
+        const struct batch_seq *seq = &b->seqs[i];
+        uint64_t cost = seq->pos0 / PAGE_TOKENS + 1;
+        for (uint32_t r = 0; r < seq->rows; r++, begin += cost * a->heads) {
+            /* A head belongs to the member in whose share it begins. */
+            uint64_t h0 = lo > begin ? (lo - begin + cost - 1) / cost : 0;
+            uint64_t h1 = hi > begin ? (hi - begin + cost - 1) / cost : 0;
+            h1 = h1 < a->heads ? h1 : a->heads;
+            if (h0 < h1)
+                absorbed_row(a, seq, seq->row0 + r, (uint32_t)h0, (uint32_t)h1, &s);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------------- prefill */
+
+enum {
+    ROWS = 64,      /* rows scored at a time */
+    MIN_ROWS = 128, /* a long sequence is not cut into smaller pieces: each expands its history */
+};
+
+struct expanded {
+    float *key;            /* [PAGE_TOKENS][nope+rope] */
+    float *value;          /* [PAGE_TOKENS][v width] */
+    float *history;        /* [PAGE_TOKENS][width], a BF16 page widened */
+    float *score;          /* [ROWS][PAGE_TOKENS] */
+    float *sum;            /* [rows][v width] */
+    struct online *online; /* [rows] */
+    void *blocks;
+    uint32_t v_width; /* v_dim in whole vectors */
+};
+
+static void expanded_take(struct expanded *s, const struct op_mla *a, uint32_t rows,
+                          unsigned char **at) {
+    s->v_width = round_up(a->v_dim, 16);
+    s->key = carve(at, PAGE_TOKENS * (size_t)(a->nope_dim + a->rope_dim) * sizeof(float));
+    s->value = carve(at, PAGE_TOKENS * (size_t)s->v_width * sizeof(float));
+    s->history = carve(at, PAGE_TOKENS * (size_t)a->pool->width * sizeof(float));
+    s->score = carve(at, ROWS * PAGE_TOKENS * sizeof(float));
+    s->sum = carve(at, (size_t)rows * s->v_width * sizeof(float));
+    s->online = carve(at, rows * sizeof *s->online);
+    s->blocks = carve(at, cpu_dot_scratch_bytes());
+}
+
+size_t cpu_mla_prefill_scratch(const struct op_mla *a, uint32_t max_rows) {
+    size_t v = round_up(a->v_dim, 16);
+    size_t floats =
+        PAGE_TOKENS * (a->nope_dim + a->rope_dim + v + a->pool->width + ROWS) + max_rows * (v + 2);
+    return floats * sizeof(float) + cpu_dot_scratch_bytes() + 8 * 64;
+}
+
+/* Keys and values of n positions for one head. */
+static void expand_page(const struct op_mla *a, struct expanded *s, const struct mat *page,
+                        uint32_t n, uint32_t head) {
+    uint32_t width = a->pool->width, key_dim = a->nope_dim + a->rope_dim;
+    const float *x[PAGE_TOKENS];
+    float *key[PAGE_TOKENS], *value[PAGE_TOKENS];
+    for (uint32_t t = 0; t < n; t++) {
+        if (page->dtype == DTYPE_F32) {
+            x[t] = (const float *)(const void *)(page->data + t * page->row_bytes);
+        } else {
+            float *to = s->history + (size_t)t * width;
+            const uint16_t *from =
+                (const uint16_t *)(const void *)(page->data + t * page->row_bytes);
+            for (uint32_t c = 0; c < width; c += VL) {
+                vm m = vmask(width - c);
+                vstorem(to + c, m, vwidenm(from + c, m));
+            }
+            x[t] = to;
+        }
+        key[t] = s->key + (size_t)t * key_dim;
+        value[t] = s->value + (size_t)t * s->v_width;
+        memcpy(key[t] + a->nope_dim, x[t] + a->kv_lora, a->rope_dim * sizeof(float));
+    }
+    struct mat kv_b = mat_from(mat_of(&a->kv_b), (size_t)head * (a->nope_dim + a->v_dim));
+    struct mat v = mat_from(kv_b, a->nope_dim);
+    cpu_dot(&kv_b, 0, a->nope_dim, x, key, n, false, s->blocks);
+    cpu_dot(&v, 0, a->v_dim, x, value, n, false, s->blocks);
+}
+
+/* Rows [r0, r1) of the sequence (at most ROWS) over the expanded page of positions t .. t+63. */
+static void attend_page(const struct op_mla *a, const struct batch_seq *seq, struct expanded *s,
+                        uint32_t head, uint32_t r0, uint32_t r1, uint32_t t, uint32_t first) {
+    uint32_t key_dim = a->nope_dim + a->rope_dim, last = seq->pos0 + r1 - 1;
+    uint32_t n = last - t + 1 < PAGE_TOKENS ? last - t + 1 : PAGE_TOKENS;
+    struct mat keys = {(const unsigned char *)s->key, NULL, DTYPE_F32, key_dim, key_dim * 4};
+    const float *q[ROWS] = {0};
+    float *score[ROWS] = {0};
+    for (uint32_t r = r0; r < r1; r++) {
+        q[r - r0] = tensor_row(a->q, seq->row0 + (size_t)r) + (size_t)head * key_dim;
+        score[r - r0] = s->score + (size_t)(r - r0) * PAGE_TOKENS;
+    }
+    cpu_dot(&keys, 0, n, q, score, r1 - r0, false, s->blocks);
+    for (uint32_t r = r0; r < r1; r++) {
+        float *p = score[r - r0], *sum = s->sum + (size_t)(r - first) * s->v_width;
+        uint32_t sees = seq->pos0 + r - t + 1; /* causal */
+        sees = sees < n ? sees : n;
+        vf keep = vset(online_take(&s->online[r - first], p, sees, a->scale));
+        for (uint32_t c = 0; c < s->v_width; c += VL)
+            vstore(sum + c, vload(sum + c) * keep);
+        memset(p + sees, 0, (PAGE_TOKENS - sees) * sizeof(float));
+    }
+    cpu_gemm(r1 - r0, s->v_width, n, (struct gemm_a){s->score, PAGE_TOKENS, 1}, s->value,
+             s->v_width, s->sum + (size_t)(r0 - first) * s->v_width, s->v_width, 1);
+}
+
+/* One head for rows [r0, r1) of a sequence. */
+static void expanded_rows(const struct op_mla *a, const struct batch_seq *seq, uint32_t head,
+                          uint32_t r0, uint32_t r1, struct expanded *s) {
+    memset(s->sum, 0, (size_t)(r1 - r0) * s->v_width * sizeof(float));
+    /* Lanes beyond v_dim are never written by the products. */
+    memset(s->value, 0, PAGE_TOKENS * (size_t)s->v_width * sizeof(float));
+    for (uint32_t r = r0; r < r1; r++)
+        s->online[r - r0] = (struct online){-INFINITY, 0};
+    uint32_t n = seq->pos0 + r1;
+    for (uint32_t t = 0; t < n; t += PAGE_TOKENS) {
+        struct mat page = kv_page(a->pool, a->layer, seq->pages, t);
+        expand_page(a, s, &page, n - t < PAGE_TOKENS ? n - t : PAGE_TOKENS, head);
+        uint32_t from = t > seq->pos0 + r0 ? t - seq->pos0 : r0; /* rows that see this page */
+        for (uint32_t r = from; r < r1; r += ROWS)
+            attend_page(a, seq, s, head, r, r1 - r < ROWS ? r1 : r + ROWS, t, r0);
+    }
+    for (uint32_t r = r0; r < r1; r++) {
+        size_t row = seq->row0 + (size_t)r;
+        gate_out(s->sum + (size_t)(r - r0) * s->v_width, s->online[r - r0].total,
+                 a->g.data ? tensor_row(a->g, row) + (size_t)head * a->v_dim : NULL,
+                 tensor_row(a->out, row) + (size_t)head * a->v_dim, a->v_dim);
+    }
+}
+
+/* Pieces of a sequence's rows: one, unless there are fewer (sequence, head) pairs than members. */
+static uint32_t pieces_of(const struct batch_seq *seq, uint32_t heads, uint32_t members) {
+    uint32_t wanted = (members + heads - 1) / heads, most = (seq->rows + MIN_ROWS - 1) / MIN_ROWS;
+    return wanted < most ? wanted : most;
+}
+
+void cpu_mla_prefill(const struct op_mla *a, const struct batch *b, struct work work) {
+    struct span seqs = batch_class(b, a->which);
+    uint64_t total = 0, begin = 0;
+    for (uint32_t i = seqs.begin; i < seqs.end; i++)
+        total += (uint64_t)a->heads * b->seqs[i].rows;
+    uint64_t lo = total * work.index / work.count, hi = total * (work.index + 1) / work.count;
+    for (uint32_t i = seqs.begin; i < seqs.end; i++) {
+        const struct batch_seq *seq = &b->seqs[i];
+        uint32_t pieces = pieces_of(seq, a->heads, work.count);
+        for (uint32_t unit = 0; unit < a->heads * pieces; unit++) {
+            struct span rows =
+                work_span((struct work){.index = unit % pieces, .count = pieces}, seq->rows);
+            if (begin >= lo && begin < hi) {
+                unsigned char *at = work.scratch;
+                struct expanded s;
+                expanded_take(&s, a, rows.end - rows.begin, &at);
+                expanded_rows(a, seq, unit / pieces, rows.begin, rows.end, &s);
+            }
+            begin += rows.end - rows.begin;
+        }
+    }
+}

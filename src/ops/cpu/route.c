@@ -1,0 +1,98 @@
+/* route.c: the choice of experts. Called through the columns of this folder.
+ * Invariant that bites: ids index the experts' weights, so they must be valid and different even
+ * for a row of NaN: such a row gives NaN weights, and the answer says so, not a wild read. */
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/vmath.h"
+
+#include <math.h>
+
+static void scores(const struct op_route *a, const float *logit, float *score) {
+    float top = -INFINITY, total = 0;
+    for (uint32_t e = 0; a->softmax && e < a->experts; e++)
+        top = logit[e] > top ? logit[e] : top;
+    for (uint32_t e = 0; e < a->experts; e += VL) {
+        vm m = vmask(a->experts - e);
+        vf x = vloadm(logit + e, m);
+        vstorem(score + e, m, a->softmax ? vexp(x - vset(top)) : vsigmoid(x));
+    }
+    if (!a->softmax)
+        return;
+    for (uint32_t e = 0; e < a->experts; e++)
+        total += score[e];
+    for (uint32_t e = 0; e < a->experts; e++)
+        score[e] /= total;
+}
+
+/* The k best of n by falling value, ties to the lower index; NaN counts as -inf. Entries at -inf
+ * are taken only when nothing else is left, in order of index. */
+static void best(const float *value, uint32_t n, int32_t *id, float *top, uint32_t k) {
+    uint32_t have = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        float v = value[e] == value[e] ? value[e] : -INFINITY;
+        if (have == k && v <= top[k - 1])
+            continue;
+        uint32_t at = have < k ? have++ : k - 1;
+        for (; at > 0 && top[at - 1] < v; at--) {
+            top[at] = top[at - 1];
+            id[at] = id[at - 1];
+        }
+        top[at] = v;
+        id[at] = (int32_t)e;
+    }
+}
+
+/* Masks the experts of all but the best groups; a group counts as the sum of its two best. */
+static void keep_groups(const struct op_route *a, float *choice, float *rank, int32_t *kept,
+                        float *top) {
+    uint32_t size = a->experts / a->groups;
+    for (uint32_t g = 0; g < a->groups; g++) {
+        float two[2] = {-INFINITY, -INFINITY};
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            float v = choice[e];
+            if (v > two[0]) {
+                two[1] = two[0];
+                two[0] = v;
+            } else if (v > two[1]) {
+                two[1] = v;
+            }
+        }
+        rank[g] = size > 1 ? two[0] + two[1] : two[0];
+    }
+    best(rank, a->groups, kept, top, a->top_groups);
+    for (uint32_t g = 0; g < a->groups; g++) {
+        bool in = false;
+        for (uint32_t i = 0; i < a->top_groups; i++)
+            in |= kept[i] == (int32_t)g;
+        for (uint32_t e = g * size; !in && e < (g + 1) * size; e++)
+            choice[e] = -INFINITY;
+    }
+}
+
+void cpu_route(const struct op_route *a, const struct batch *b, struct work work) {
+    unsigned char *at = work.scratch;
+    float *score = carve(&at, a->experts * sizeof(float));
+    float *choice = carve(&at, a->experts * sizeof(float));
+    float *rank = carve(&at, a->groups * sizeof(float));
+    int32_t *kept = carve(&at, a->groups * sizeof(int32_t));
+    float *top = carve(&at, (a->top_k + a->groups) * sizeof(float));
+    struct span s = work_span(work, b->n_rows);
+    for (uint32_t r = s.begin; r < s.end; r++) {
+        int32_t *ids = a->ids + (size_t)r * a->top_k;
+        float *weights = a->weights + (size_t)r * a->top_k;
+        scores(a, tensor_row(a->logits, r), score);
+        for (uint32_t e = 0; e < a->experts; e++)
+            choice[e] = score[e] + (a->bias ? a->bias[e] : 0);
+        if (a->groups > 1 && a->groups > a->top_groups)
+            keep_groups(a, choice, rank, kept, top);
+        best(choice, a->experts, ids, top, a->top_k);
+        float sum = 0;
+        for (uint32_t j = 0; j < a->top_k; j++) /* the bias steers the choice only */
+            sum += weights[j] = score[ids[j]];
+        for (uint32_t j = 0; j < a->top_k; j++)
+            weights[j] = (a->renormalize ? weights[j] / (sum + 1e-20f) : weights[j]) * a->scale;
+    }
+}
+
+size_t cpu_route_scratch(const struct op_route *a) {
+    return (2 * (size_t)a->experts + 3 * (size_t)a->groups + a->top_k) * sizeof(float) + 6 * 64;
+}

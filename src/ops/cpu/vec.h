@@ -1,0 +1,377 @@
+/* vec.h: one vector of f32 lanes and the few operations the kernels are written in. The files of
+ * this folder are compiled once per instruction set (-DWEIR_ISA_AVX512, _AVX2, or neither: the
+ * portable form on the compiler's vector extension); only this header knows intrinsics.
+ * Invariant that bites: everything here is `static`. An inline function with external linkage
+ * would be merged by the linker across instruction sets, and an old processor would run into
+ * AVX-512 code.
+ *
+ * A partial vector is described by a mask (vmask); masked loads fill the other lanes with zero and
+ * never touch their memory. */
+#ifndef WEIR_OPS_CPU_VEC_H
+#define WEIR_OPS_CPU_VEC_H
+
+#include "base/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+#if defined(WEIR_ISA_AVX512)
+#include <immintrin.h>
+#define ISA_NAME(name) cpu_avx512_##name
+
+enum { VL = 16 };
+typedef __m512 vf;
+typedef __mmask16 vm;
+
+ALWAYS vm vmask(uint32_t n) {
+    return (vm)(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
+}
+ALWAYS vf vset(float x) {
+    return _mm512_set1_ps(x);
+}
+ALWAYS vf vload(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+ALWAYS vf vloadm(const float *p, vm m) {
+    return _mm512_maskz_loadu_ps(m, p);
+}
+ALWAYS void vstore(float *p, vf v) {
+    _mm512_storeu_ps(p, v);
+}
+ALWAYS void vstorem(float *p, vm m, vf v) {
+    _mm512_mask_storeu_ps(p, m, v);
+}
+ALWAYS vf vfma(vf a, vf b, vf c) { /* a*b + c */
+    return _mm512_fmadd_ps(a, b, c);
+}
+ALWAYS vf vnma(vf a, vf b, vf c) { /* c - a*b */
+    return _mm512_fnmadd_ps(a, b, c);
+}
+/* A NaN in b comes through vmin and vmax. */
+ALWAYS vf vmin(vf a, vf b) {
+    return _mm512_min_ps(a, b);
+}
+ALWAYS vf vmax(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
+/* x where |x| >= limit (or NaN), else 0. */
+ALWAYS vf vkeep_from(vf x, float limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), vset(limit), _CMP_NLT_UQ), x);
+}
+ALWAYS vf vround(vf x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* x * 2^n, n integral. */
+ALWAYS vf vscale(vf x, vf n) {
+    return _mm512_scalef_ps(x, n);
+}
+ALWAYS vf vabs(vf x) {
+    return _mm512_abs_ps(x);
+}
+ALWAYS vf vwiden(const uint16_t *p) {
+    __m256i h = _mm256_loadu_si256((const __m256i *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+ALWAYS vf vwidenm(const uint16_t *p, vm m) {
+    __m256i h = _mm256_maskz_loadu_epi16(m, p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* Sums of lanes. Every form folds in one order: l with l+8, l+4, l+2, l+1. A row's sum must not
+ * depend on whether it was reduced alone or beside three others. */
+ALWAYS __m128 vfold(vf v) {
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+}
+ALWAYS float vsum(vf v) {
+    __m128 a = vfold(v);
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+ALWAYS __m128 vsum4(vf a, vf b, vf c, vf d) {
+    vf ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    vf cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+    vf s = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xB1));
+    const __m512i pick = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(pick, s));
+}
+ALWAYS float vtop(vf v) {
+    return _mm512_reduce_max_ps(v);
+}
+
+/* p holds VL groups of four; t[j] becomes element j of every group. */
+ALWAYS void vsplit4(const float *p, vf t[4]) {
+    vf a = vload(p), b = vload(p + 16), c = vload(p + 32), d = vload(p + 48);
+    for (int j = 0; j < 4; j++) {
+        const __m512i pick = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 28 + j, 24 + j, 20 + j,
+                                              16 + j, 12 + j, 8 + j, 4 + j, j);
+        __m512 lo = _mm512_permutex2var_ps(a, pick, b), hi = _mm512_permutex2var_ps(c, pick, d);
+        t[j] = _mm512_insertf32x8(lo, _mm512_castps512_ps256(hi), 1);
+    }
+}
+
+/* 32 E2M1 codes times one scale. */
+ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[2]) {
+    const vf value =
+        _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
+    const __m512i shift =
+        _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    vf table = _mm512_mul_ps(value, vset(e8m0_to_f32(scale)));
+    uint32_t c[4];
+    memcpy(c, codes, 16);
+    for (int i = 0; i < 2; i++) { /* lanes 0..7 take their nibble from one word, 8..15 from the next
+                                   */
+        __m512i word =
+            _mm512_mask_set1_epi32(_mm512_set1_epi32((int)c[2 * i]), 0xFF00, (int)c[2 * i + 1]);
+        w[i] = _mm512_permutexvar_ps(_mm512_srlv_epi32(word, shift), table);
+    }
+}
+
+#elif defined(WEIR_ISA_AVX2)
+#include <immintrin.h>
+#define ISA_NAME(name) cpu_avx2_##name
+
+enum { VL = 8 };
+typedef __m256 vf;
+typedef __m256i vm;
+
+ALWAYS vm vmask(uint32_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n > 8 ? 8 : n)),
+                              _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+}
+ALWAYS vf vset(float x) {
+    return _mm256_set1_ps(x);
+}
+ALWAYS vf vload(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+ALWAYS vf vloadm(const float *p, vm m) {
+    return _mm256_maskload_ps(p, m);
+}
+ALWAYS void vstore(float *p, vf v) {
+    _mm256_storeu_ps(p, v);
+}
+ALWAYS void vstorem(float *p, vm m, vf v) {
+    _mm256_maskstore_ps(p, m, v);
+}
+ALWAYS vf vfma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+ALWAYS vf vnma(vf a, vf b, vf c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}
+ALWAYS vf vmin(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+ALWAYS vf vmax(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+ALWAYS vf vkeep_from(vf x, float limit) {
+    vf magnitude = _mm256_andnot_ps(vset(-0.0f), x);
+    return _mm256_and_ps(_mm256_cmp_ps(magnitude, vset(limit), _CMP_NLT_UQ), x);
+}
+ALWAYS vf vround(vf x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* In two steps: 2^n itself may be out of range where x * 2^n is not. |n| < 250. */
+ALWAYS vf vscale(vf x, vf n) {
+    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+ALWAYS vf vabs(vf x) {
+    return _mm256_andnot_ps(vset(-0.0f), x);
+}
+ALWAYS vf vwiden(const uint16_t *p) {
+    __m128i h = _mm_loadu_si128((const __m128i *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+/* The set lanes of a mask are its first ones. */
+ALWAYS vf vwidenm(const uint16_t *p, vm m) {
+    uint16_t h[8] = {0};
+    size_t n = (size_t)__builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(m)));
+    memcpy(h, p, n * sizeof *h);
+    return vwiden(h);
+}
+ALWAYS __m128 vfold(vf v) {
+    return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+}
+ALWAYS float vsum(vf v) {
+    __m128 a = vfold(v);
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+ALWAYS __m128 vsum4(vf a, vf b, vf c, vf d) {
+    vf ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    vf cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
+    vf s = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    s = _mm256_add_ps(s, _mm256_permute_ps(s, 0xB1)); /* a a c c | b b d d */
+    return _mm_unpacklo_ps(
+        _mm_shuffle_ps(_mm256_castps256_ps128(s), _mm256_castps256_ps128(s), 8),
+        _mm_shuffle_ps(_mm256_extractf128_ps(s, 1), _mm256_extractf128_ps(s, 1), 8));
+}
+ALWAYS float vtop(vf v) {
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
+ALWAYS void vsplit4(const float *p, vf t[4]) {
+    vf r[4]; /* groups i and i+4 side by side, then two 4x4 transposes at once */
+    for (int i = 0; i < 4; i++)
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 4 * i)),
+                                    _mm_loadu_ps(p + 16 + 4 * i), 1);
+    vf a = _mm256_unpacklo_ps(r[0], r[1]), b = _mm256_unpackhi_ps(r[0], r[1]);
+    vf c = _mm256_unpacklo_ps(r[2], r[3]), d = _mm256_unpackhi_ps(r[2], r[3]);
+    t[0] = _mm256_shuffle_ps(a, c, 0x44);
+    t[1] = _mm256_shuffle_ps(a, c, 0xEE);
+    t[2] = _mm256_shuffle_ps(b, d, 0x44);
+    t[3] = _mm256_shuffle_ps(b, d, 0xEE);
+}
+ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[4]) {
+    const vf value = _mm256_set_ps(6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
+    const __m256i shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+    const __m256i sign = _mm256_set1_epi32((int)0x80000000u);
+    vf table = _mm256_mul_ps(value, vset(e8m0_to_f32(scale)));
+    uint32_t c[4];
+    memcpy(c, codes, 16);
+    for (int i = 0; i < 4; i++) {
+        __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32((int)c[i]), shift);
+        __m256i minus = _mm256_and_si256(_mm256_slli_epi32(code, 28), sign);
+        w[i] = _mm256_xor_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(minus));
+    }
+}
+
+#else
+#define ISA_NAME(name) cpu_portable_##name
+
+enum { VL = 4 };
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vm; /* how many lanes, from the first */
+
+ALWAYS vm vmask(uint32_t n) {
+    return n > 4 ? 4 : n;
+}
+ALWAYS vf vset(float x) {
+    return (vf){x, x, x, x};
+}
+ALWAYS vf vload(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+ALWAYS vf vloadm(const float *p, vm m) {
+    vf v = vset(0);
+    for (uint32_t i = 0; i < 4; i++)
+        if (i < m)
+            v[i] = p[i];
+    return v;
+}
+ALWAYS void vstore(float *p, vf v) {
+    memcpy(p, &v, sizeof v);
+}
+ALWAYS void vstorem(float *p, vm m, vf v) {
+    for (uint32_t i = 0; i < 4; i++)
+        if (i < m)
+            p[i] = v[i];
+}
+ALWAYS vf vfma(vf a, vf b, vf c) {
+    return a * b + c;
+}
+ALWAYS vf vnma(vf a, vf b, vf c) {
+    return c - a * b;
+}
+ALWAYS vf vselect(vi take, vf a, vf b) {
+    return (vf)((take & (vi)a) | (~take & (vi)b));
+}
+ALWAYS vf vmin(vf a, vf b) {
+    return vselect(a < b, a, b);
+}
+ALWAYS vf vmax(vf a, vf b) {
+    return vselect(a > b, a, b);
+}
+ALWAYS vf vkeep_from(vf x, float limit) {
+    vf magnitude = (vf)((vi)x & 0x7FFFFFFF);
+    return vselect(magnitude < vset(limit), vset(0), x);
+}
+ALWAYS vf vround(vf x) { /* |x| < 2^22 */
+    const vf magic = vset(0x1.8p23f);
+    return x + magic - magic;
+}
+ALWAYS vf vscale(vf x, vf n) {
+    const vf magic = vset(0x1.8p23f);
+    vi i = (vi)(n + magic) - (vi)magic, half = i >> 1, bias = {127, 127, 127, 127};
+    return x * (vf)((half + bias) << 23) * (vf)((i - half + bias) << 23);
+}
+ALWAYS vf vabs(vf x) {
+    return (vf)((vi)x & 0x7FFFFFFF);
+}
+ALWAYS vf vwiden(const uint16_t *p) {
+    return (vf){bf16_to_f32(p[0]), bf16_to_f32(p[1]), bf16_to_f32(p[2]), bf16_to_f32(p[3])};
+}
+ALWAYS vf vwidenm(const uint16_t *p, vm m) {
+    vf v = vset(0);
+    for (uint32_t i = 0; i < 4; i++)
+        if (i < m)
+            v[i] = bf16_to_f32(p[i]);
+    return v;
+}
+ALWAYS float vsum(vf v) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+ALWAYS vf vsum4(vf a, vf b, vf c, vf d) {
+    return (vf){vsum(a), vsum(b), vsum(c), vsum(d)};
+}
+ALWAYS float vtop(vf v) {
+    float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+    return a > b ? a : b;
+}
+ALWAYS void vsplit4(const float *p, vf t[4]) {
+    for (int j = 0; j < 4; j++)
+        t[j] = (vf){p[j], p[4 + j], p[8 + j], p[12 + j]};
+}
+ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[8]) {
+    float s = e8m0_to_f32(scale);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4; j++) {
+            unsigned byte = codes[2 * i + j / 2];
+            w[i][j] = e2m1_to_f32(j & 1 ? byte >> 4 : byte) * s;
+        }
+}
+#endif
+
+/* a * b where a conditional needs the exact type: an operator's result is a bare vector to gcc. */
+ALWAYS vf vmul(vf a, vf b) {
+    return a * b;
+}
+
+/* Four sums to four neighbouring floats. */
+ALWAYS void vsum4_store(float *p, vf a, vf b, vf c, vf d, _Bool add) {
+#if defined(WEIR_ISA_AVX512) || defined(WEIR_ISA_AVX2)
+    __m128 s = vsum4(a, b, c, d);
+    _mm_storeu_ps(p, add ? _mm_add_ps(_mm_loadu_ps(p), s) : s);
+#else
+    vf s = vsum4(a, b, c, d);
+    vstore(p, add ? vload(p) + s : s);
+#endif
+}
+
+ALWAYS uint32_t round_up(uint32_t n, uint32_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* Pieces of a member's scratch, each on a cache line of its own. */
+ALWAYS void *carve(unsigned char **at, size_t bytes) {
+    void *p = *at;
+    *at += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+#endif
