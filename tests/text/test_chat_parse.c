@@ -93,6 +93,17 @@ static struct ids ids_of(const struct tokenizer *t, const char *marked) {
     return ids;
 }
 
+static int32_t byte_id(const struct tokenizer *t, unsigned char b) {
+    size_t n;
+    for (int32_t id = 0; id < (int32_t)tokenizer_ranks(t); id++) {
+        const char *s = tokenizer_piece(t, id, &n);
+        if (n == 1 && (unsigned char)s[0] == b)
+            return id;
+    }
+    fail_msg("no token for byte %02x", b);
+    return -1;
+}
+
 /* The message on one line: [reasoning][content] then, per call, name#index(arguments) and a ! when
  * it is not complete. */
 static void describe(struct record *r, struct text *out) {
@@ -168,6 +179,9 @@ static void k3_channels(void **state) {
         /* ends of every kind */
         {0, "a{c}message{s}b", "[][a]", 0},
         {0, "a{e}b", "[][a]", 0},
+        {0, "a{c}message{s}{response}b", "[][a]", 0},
+        {TOOLS, "a{/m}{assistant}{response}b{/response}{tools}" CALL("f", "1") "{/call}", "[][a]",
+         0},
         {0, "a[EOS]b", "[][a]", 0},
         {THINK, "a{e}b", "[a][]", 0},
         /* tags that are broken off or unknown leave no trace, and the text around them stays */
@@ -276,6 +290,8 @@ static void F013_tools_open_without_the_close_of_thinking(void **state) {
     static const struct row rows[] = {
         {THINK | TOOLS, "hmm{tools}" CALL("f", "1") STRING("a", "b") "{/call}{/tools}{/m}",
          "[hmm][] f#1({\"a\":\"b\"})", 0},
+        {THINK | TOOLS, "hmm{tools} x " CALL("f", "1") "{/call}", "[hmm][] f#1({})", 0},
+        {THINK | TOOLS | CUT, "hmm{tools} x ", "[hmm][]", 0},
     };
     CHECK_ROWS(f->k3, f->tiny, rows);
 }
@@ -504,6 +520,24 @@ static void cut_inside_a_call_repairs_nothing(void **state) {
     CHECK_ROWS(f->k3, f->tiny, rows);
 }
 
+/* Half a character at the cut: U+FFFD in an answer, but nothing is added to arguments. */
+static void cut_inside_a_character(void **state) {
+    const struct formats *f = *state;
+    struct ids answer = ids_of(f->tiny, "x");
+    struct ids call = ids_of(f->tiny, "{tools}" CALL("f", "1") ARG("a", "string") "x");
+    int32_t half = byte_id(f->tiny, 0xC3);
+    ids_push(&answer, half);
+    ids_push(&call, half);
+    struct record r = parse_all_ways(f->k3, &answer, CUT);
+    assert_string_equal(r.message.content.data, "x\uFFFD");
+    record_free(&r);
+    r = parse_all_ways(f->k3, &call, TOOLS | CUT);
+    assert_string_equal(r.message.calls[0].arguments.data, "{\"a\":\"x");
+    record_free(&r);
+    ids_free(&answer);
+    ids_free(&call);
+}
+
 /* Spellings of markers that come as ordinary tokens are text. */
 static void quoted_markers_are_text(void **state) {
     const struct formats *f = *state;
@@ -533,17 +567,6 @@ static void reasoning_ids_count_text_without_markers(void **state) {
 
 /* -------------------------------------------------------------------------------------------------
  * characters out of byte tokens */
-
-static int32_t byte_id(const struct tokenizer *t, unsigned char b) {
-    size_t n;
-    for (int32_t id = 0; id < (int32_t)tokenizer_ranks(t); id++) {
-        const char *s = tokenizer_piece(t, id, &n);
-        if (n == 1 && (unsigned char)s[0] == b)
-            return id;
-    }
-    fail_msg("no token for byte %02x", b);
-    return -1;
-}
 
 static void push_bytes(const struct tokenizer *t, struct ids *ids, const char *bytes) {
     for (; *bytes != '\0'; bytes++)
@@ -828,6 +851,7 @@ int main(void) {
         cmocka_unit_test(F024_parallel_calls_keep_their_own_number),
         cmocka_unit_test(call_ids_are_opaque_and_follow_the_seed),
         cmocka_unit_test(cut_inside_a_call_repairs_nothing),
+        cmocka_unit_test(cut_inside_a_character),
         cmocka_unit_test(quoted_markers_are_text),
         cmocka_unit_test(reasoning_ids_count_text_without_markers),
         cmocka_unit_test(invalid_bytes_become_replacement_characters),
