@@ -70,7 +70,10 @@ static void end_run(struct api_run *run, weir_finish finish) {
     struct metrics *metrics = server_metrics(run->job.api->server);
     for (size_t i = 0; i < run->n_choices; i++) {
         const struct api_choice *choice = run->choices[i].choice;
-        m.generated_tokens += api_choice_tokens(choice);
+        uint32_t tokens = (uint32_t)api_choice_tokens(choice);
+        m.generated_tokens += tokens;
+        if (tokens > m.longest_choice)
+            m.longest_choice = tokens;
         for (uint32_t k = 0; k < api_choice_parse_failures(choice); k++)
             metrics_tool_parse_failed(metrics);
     }
@@ -335,6 +338,8 @@ void api_runs_advance(struct api *api) {
         n = weir_ready(api->engine, ready, 64);
         for (size_t i = 0; i < n; i++) {
             struct run_choice *rc = weir_user(ready[i]);
+            if (!rc) /* a health probe's, which looks for itself */
+                continue;
             rc->ready = true;
             if (!rc->run->dirty) {
                 rc->run->dirty = true;

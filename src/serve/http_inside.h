@@ -149,6 +149,8 @@ void reply_head(struct http_reply *r, struct evbuffer *out, int status, const ch
 struct http_reply *reply_find(struct http *h, const char *id);
 /* The transport gives up on a running request: error object or error event, then closed. */
 void reply_fail(struct http_reply *r, int status, const char *message);
+/* For labels: a fixed word also for methods that nobody knows. */
+const char *method_name(enum http_method method);
 
 /* sse.c: the end of a stream's body, without an event. */
 void stream_close(struct http_reply *r, int status);

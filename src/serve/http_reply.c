@@ -98,6 +98,20 @@ struct http_reply *reply_open(struct http_conn *c) {
     return r;
 }
 
+const char *method_name(enum http_method method) {
+    switch (method) {
+    case HTTP_GET: return "GET";
+    case HTTP_HEAD: return "HEAD";
+    case HTTP_POST: return "POST";
+    case HTTP_PUT: return "PUT";
+    case HTTP_DELETE: return "DELETE";
+    case HTTP_PATCH: return "PATCH";
+    case HTTP_OPTIONS: return "OPTIONS";
+    case HTTP_OTHER: break;
+    }
+    return "other";
+}
+
 static void access_log(const struct http_reply *r, int status, double seconds) {
     const struct http *h = r->conn->http;
     const struct http_parser *p = &r->conn->parser;
@@ -105,18 +119,9 @@ static void access_log(const struct http_reply *r, int status, double seconds) {
     if (h->config->access_log)
         log_line(LOG_INFO, "%s %.200s %d %.1f ms id=%s", method,
                  r->request.path[0] ? r->request.path : "-", status, seconds * 1e3, r->id);
-    static const struct {
-        enum http_method method;
-        const char *name;
-    } known[] = {{HTTP_GET, "GET"},        {HTTP_HEAD, "HEAD"},     {HTTP_POST, "POST"},
-                 {HTTP_PUT, "PUT"},        {HTTP_DELETE, "DELETE"}, {HTTP_PATCH, "PATCH"},
-                 {HTTP_OPTIONS, "OPTIONS"}};
-    const char *label = "other"; /* a label must not take values from outside */
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].method == p->method)
-            label = known[i].name;
     if (h->observer)
-        h->observer(h->observer_arg, label, r->route ? r->route->path : "none", status, seconds);
+        h->observer(h->observer_arg, method_name(p->method), r->route ? r->route->path : "none",
+                    status, seconds);
 }
 
 static void reply_free(struct http_reply *r, int status) {

@@ -30,6 +30,13 @@ void routes_free(struct http *h) {
     }
 }
 
+void http_each_route(const struct http *h, http_route_visitor *fn, void *arg) {
+    for (const struct route_node *node = h->routes; node; node = node->next)
+        for (enum http_method m = HTTP_GET; m <= HTTP_PATCH; m = (enum http_method)(m << 1))
+            if (node->route.method & m)
+                fn(arg, method_name(m), node->route.path);
+}
+
 static bool path_matches(const struct route_node *node, const char *path) {
     if (node->prefix == SIZE_MAX)
         return strcmp(node->route.path, path) == 0;

@@ -43,4 +43,8 @@ typedef void http_observer(void *arg, const char *method, const char *handler, i
                            double seconds);
 void http_on_answer(struct http *h, http_observer *fn, void *arg);
 
+/* Calls fn for each method of each route. */
+typedef void http_route_visitor(void *arg, const char *method, const char *path);
+void http_each_route(const struct http *h, http_route_visitor *fn, void *arg);
+
 #endif
