@@ -25,6 +25,10 @@ struct cache_usage {
     uint32_t pages_used, pages_total, slots_used, slots_total;
 };
 
+static inline uint32_t cache_pages_for(uint32_t tokens) {
+    return tokens / PAGE_TOKENS + (tokens % PAGE_TOKENS != 0);
+}
+
 /* `pages` pages and `slots` live state slots. NULL without memory. */
 struct cache_index *cache_index_open(uint32_t pages, uint32_t slots);
 void cache_index_close(struct cache_index *x);
@@ -35,8 +39,8 @@ weir_status cache_lease_open(struct cache_lease *lease, uint32_t max_tokens);
 void cache_lease_close(struct cache_lease *lease); /* frees the table; the lease must be empty */
 
 /* Looks up how much of the prompt is cached and pins it: sets lease->resume, from and the pages of
- * [0, resume). `ids` are the n prompt tokens, `salt` separates tenants (NULL: common). Nothing is
- * allocated yet. */
+ * [0, resume). `ids` are the n tokens that may be matched (hit <= n - 1), `salt` separates tenants
+ * (NULL: common). Nothing is allocated yet. */
 void cache_match(struct cache_index *x, struct cache_lease *lease, const int32_t *ids, uint32_t n,
                  const char *salt);
 /* Makes the lease cover `tokens` tokens and own a slot. Returns false, with nothing changed, when

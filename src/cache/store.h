@@ -20,7 +20,7 @@ weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_
                              uint32_t width, enum dtype dtype, uint32_t slots, size_t slot_floats,
                              size_t layer_floats, weir_error *err);
 void cache_store_close(struct cache_store *s);
-/* Does the copies of a batch, in order. */
+/* Does the copies of a batch, in order. Source and target of one copy differ. */
 void cache_store_copy(struct cache_store *s, const struct batch_copy *copies, uint32_t n);
 
 #endif

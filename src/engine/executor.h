@@ -11,34 +11,41 @@
 
 enum { EXECUTOR_DEPTH = 2 };
 
-struct step_outcome {
-    uint32_t n_results;
-    const struct sample_result *results; /* one per batch_logits; valid until the next collect */
-    double seconds;                      /* time the step took */
+/* What one logits row came to: one token where a model draws, more where the executor answers with
+ * a fixed text or a draft was accepted. Only the last of them has no history yet in pages and
+ * state: after n_tokens the sequence stands n_tokens - 1 positions further than its rows. */
+struct step_result {
+    uint32_t n_tokens; /* >= 1; a failed row has one, whose status says so */
+    const struct sample_result *tokens;
 };
 
-/* submit: takes a batch; its arrays stay untouched until it was collected. At most EXECUTOR_DEPTH
- * uncollected ones. collect: waits for the oldest and returns its outcome. idle_wait: none. */
+struct step_outcome {
+    uint32_t n_results;
+    const struct step_result *results; /* one per batch_logits; valid until the next submit */
+    double seconds;                    /* time the step took */
+};
+
+/* submit: takes a batch; it and all it points to stay untouched until it was collected, except page
+ * table entries behind the ones it uses. At most EXECUTOR_DEPTH uncollected ones. collect: waits
+ * for the oldest and returns its outcome; only with one in flight. close: not before all have been
+ * collected. One thread calls all three. */
 struct executor {
     void (*submit)(struct executor *x, const struct batch *b);
     void (*collect)(struct executor *x, struct step_outcome *out);
     void (*close)(struct executor *x);
 };
 
-/* Steps run on a thread of their own with a team of `threads`. Takes over `program`, not `store`.
- */
+/* Steps run on a thread of their own with a team of `threads`. Takes over `program` (also on
+ * failure), not `store`, which may be NULL where batches carry no copies. */
 weir_status executor_open_program(struct step_program *program, struct cache_store *store,
-                                  uint32_t threads, uint32_t max_logits, struct executor **out,
-                                  weir_error *err);
+                                  uint32_t threads, struct step_limits limits,
+                                  struct executor **out, weir_error *err);
 
-/* Nothing is computed. A row whose sample_state has a script answers with the script's next id; one
- * without answers with a hash of (previous ids' count, seed) below `vocab`. Same scheduler, same
- * caches, no cost. */
-struct null_script {
-    const int32_t *ids;
-    uint32_t n;
-};
-weir_status executor_open_null(uint32_t vocab, uint32_t max_logits, struct executor **out,
+/* Nothing is computed: a step ends when it is submitted. A row whose state has a script answers
+ * with the script's next ids, as many as the script's next step says; after its end, and without
+ * one, with a hash of (seed, stream, tokens so far) below `vocab`. A scored row reports logprob 0.
+ * Same scheduler, same caches, no cost. */
+weir_status executor_open_null(uint32_t vocab, struct step_limits limits, struct executor **out,
                                weir_error *err);
 
 #endif

@@ -1,0 +1,52 @@
+/* store.c: the two pools of one rank. Opened by the engine, addressed by the operations, copied by
+ * the executor between steps. Pages are mapped and not touched: a pool costs memory only as far as
+ * it has been used. */
+#include "cache/store.h"
+
+#include <string.h>
+
+weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_bytes,
+                             uint32_t width, enum dtype dtype, uint32_t slots, size_t slot_floats,
+                             size_t layer_floats, weir_error *err) {
+    *s = (struct cache_store){.pages = pages, .slots = slots};
+    size_t page_pool = size_mul(pages, page_bytes);
+    size_t slot_pool = size_mul(slots, size_mul(slot_floats, sizeof(float)));
+    if (page_pool > SIZE_MAX / 4 || slot_pool > SIZE_MAX / 4 ||
+        arena_open(&s->memory, arena_piece(page_pool) + arena_piece(slot_pool)) != 0)
+        return weir_fail(err, WEIR_NO_MEMORY, "kv_cache_bytes",
+                         "no memory for %" PRIu32 " pages of %zu bytes and %" PRIu32
+                         " state slots of %zu bytes",
+                         pages, page_bytes, slots, slot_floats * sizeof(float));
+    s->kv = (struct kv_pool){.data = arena_take(&s->memory, page_pool),
+                             .dtype = dtype,
+                             .page_bytes = page_bytes,
+                             .width = width};
+    s->state = (struct state_pool){.data = arena_take(&s->memory, slot_pool),
+                                   .slot_floats = slot_floats,
+                                   .layer_floats = layer_floats};
+    WEIR_ASSERT(s->kv.data && s->state.data);
+    return WEIR_OK;
+}
+
+void cache_store_close(struct cache_store *s) {
+    arena_close(&s->memory);
+}
+
+void cache_store_copy(struct cache_store *s, const struct batch_copy *copies, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        size_t from = (size_t)copies[i].from, to = (size_t)copies[i].to;
+        switch (copies[i].kind) {
+        case COPY_PAGE:
+            WEIR_ASSERT(from < s->pages && to < s->pages);
+            memcpy(s->kv.data + to * s->kv.page_bytes, s->kv.data + from * s->kv.page_bytes,
+                   s->kv.page_bytes);
+            break;
+        case COPY_STATE:
+            WEIR_ASSERT(from < s->slots && to < s->slots);
+            memcpy(s->state.data + to * s->state.slot_floats,
+                   s->state.data + from * s->state.slot_floats,
+                   s->state.slot_floats * sizeof(float));
+            break;
+        }
+    }
+}

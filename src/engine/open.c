@@ -1,0 +1,162 @@
+/* open.c: weir_open: from a directory to a running engine. The only file of this room that knows
+ * checkpoints and columns. */
+#include "engine/engine.h"
+#include "engine/options.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What lies below the executor. */
+struct loaded {
+    struct model model;
+    struct weights *weights;
+    struct cache_store store;
+    bool has_store;
+};
+
+static void loaded_close(void *arg) {
+    struct loaded *l = arg;
+    if (!l)
+        return;
+    if (l->has_store)
+        cache_store_close(&l->store);
+    if (l->weights)
+        weights_close(l->weights);
+    free(l);
+}
+
+static uint64_t machine_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
+}
+
+static enum dtype kv_format(enum weir_kv_dtype d) {
+    switch (d) {
+    case WEIR_KV_F32: return DTYPE_F32;
+    case WEIR_KV_BF16: return DTYPE_BF16;
+    }
+    return DTYPE_F32;
+}
+
+static weir_status check_enums(const weir_options *o, weir_error *err) {
+    if (o->compute > WEIR_COMPUTE_NULL)
+        return weir_fail(err, WEIR_BAD_VALUE, "compute", "is %d, not one of the columns",
+                         (int)o->compute);
+    if (o->kv_dtype > WEIR_KV_BF16)
+        return weir_fail(err, WEIR_BAD_VALUE, "kv_dtype", "is %d, not one of the formats",
+                         (int)o->kv_dtype);
+    if (o->policy > WEIR_PRIORITY)
+        return weir_fail(err, WEIR_BAD_VALUE, "policy", "is %d, not one of the policies",
+                         (int)o->policy);
+    return WEIR_OK;
+}
+
+/* Weights, pools and program of a column that computes. */
+static weir_status open_computing(const char *dir, const weir_options *o, struct loaded *l,
+                                  const struct column *column, const struct engine_sizes *s,
+                                  struct step_limits limits, struct executor **out,
+                                  weir_error *err) {
+    const struct model *m = &l->model;
+    enum dtype format = kv_format(o->kv_dtype);
+    weir_status st = weights_open(dir, m, &l->weights, err);
+    if (st)
+        return st;
+    st = cache_store_open(&l->store, s->pages, program_kv_page_bytes(m, format),
+                          m->kv_lora + m->rope_dim, format, s->slots, program_state_slot_floats(m),
+                          program_state_layer_floats(m), err);
+    if (st)
+        return st;
+    l->has_store = true;
+    struct step_program *program;
+    st = program_build(m, l->weights, column, &l->store.kv, &l->store.state, limits, s->threads,
+                       &program, err);
+    if (st)
+        return st;
+    return executor_open_program(program, &l->store, s->threads, limits, out, err);
+}
+
+/* Reads and allocates everything an engine needs; on failure `l` is the caller's to free. */
+static weir_status prepare(const char *dir, const weir_options *o, struct loaded *l,
+                           struct engine_setup *out, weir_error *err) {
+    struct model *m = &l->model;
+    weir_status st = model_open(dir, m, err);
+    if (st)
+        return st;
+    enum dtype format = kv_format(o->kv_dtype);
+    struct unit_sizes unit = {
+        .page_bytes = program_kv_page_bytes(m, format),
+        .slot_bytes = program_state_slot_floats(m) * sizeof(float),
+        .max_position = m->max_position,
+    };
+    struct engine_sizes s;
+    st = engine_sizes_plan(o, &unit, machine_bytes(), &s, err);
+    if (st)
+        return st;
+
+    struct engine_setup setup = {
+        .request = {.vocab = m->vocab,
+                    .max_model_len = s.max_model_len,
+                    .eos = m->eos,
+                    .n_eos = m->n_eos,
+                    .scripts = o->compute == WEIR_COMPUTE_NULL},
+        .schedule = {.max_seqs = s.max_num_seqs,
+                     .max_rows = s.max_num_batched_tokens,
+                     .max_waiting = s.max_queue,
+                     .policy = o->policy},
+        .async = o->async_scheduling,
+        .on_progress = o->on_progress,
+        .on_progress_arg = o->on_progress_arg,
+        .close = loaded_close,
+        .close_arg = l,
+    };
+    struct step_limits limits = {
+        .rows = s.max_num_batched_tokens,
+        .logits = scheduler_max_logits(&setup.schedule),
+        .position = s.max_model_len,
+    };
+    const struct column *column = NULL;
+    switch (o->compute) {
+    case WEIR_COMPUTE_FAST: column = column_fast(); break;
+    case WEIR_COMPUTE_EXACT: column = &column_ref; break;
+    case WEIR_COMPUTE_NULL: break;
+    }
+    st = column ? open_computing(dir, o, l, column, &s, limits, &setup.executor, err)
+                : executor_open_null(m->vocab, limits, &setup.executor, err);
+    if (st)
+        return st;
+    setup.info = (weir_info){
+        .family = model_family_name(m->family),
+        .column = column ? column->name : "null",
+        .vocab_size = m->vocab,
+        .max_model_len = s.max_model_len,
+        .max_num_seqs = s.max_num_seqs,
+        .max_num_batched_tokens = s.max_num_batched_tokens,
+        .page_tokens = PAGE_TOKENS,
+        .threads = column ? s.threads : 0,
+        .kv_pages = s.pages,
+        .state_slots = s.slots,
+        .kv_page_bytes = unit.page_bytes,
+        .state_slot_bytes = unit.slot_bytes,
+        .weight_bytes = l->weights ? weights_bytes(l->weights) : 0,
+    };
+    *out = setup;
+    return WEIR_OK;
+}
+
+weir_status weir_open(const char *dir, const weir_options *options, weir_engine **out,
+                      weir_error *err) {
+    *out = NULL;
+    weir_status st = check_enums(options, err);
+    if (st)
+        return st;
+    struct loaded *l = calloc(1, sizeof *l);
+    if (!l)
+        return weir_fail(err, WEIR_NO_MEMORY, dir, "no memory");
+    struct engine_setup setup;
+    st = prepare(dir, options, l, &setup, err);
+    if (st) {
+        loaded_close(l);
+        return st;
+    }
+    return engine_open(&setup, out, err);
+}

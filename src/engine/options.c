@@ -1,0 +1,135 @@
+/* options.c: weir_options and weir_params as they start, and how large an engine becomes. Called by
+ * weir_open before anything is allocated, so that what cannot work is refused with its numbers and
+ * not found out by the first long prompt. */
+#include "engine/options.h"
+
+#include "base/cpu.h"
+#include "base/log.h"
+#include "ops/ops.h"
+
+enum {
+    DEFAULT_SEQS = 64,
+    DEFAULT_ROWS = 512, /* eight chunks: long enough to feed the matrices, short enough for others
+                           to get their turn */
+    DEFAULT_QUEUE = 4096,
+    MOST_THREADS = 1024,
+    MOST_SEQS = 65536,
+    MOST_ROWS = 1 << 20,
+    MOST_QUEUE = 1 << 24,
+    SHORTEST_CONTEXT = 2,
+};
+
+weir_options weir_options_default(void) {
+    return (weir_options){
+        .compute = WEIR_COMPUTE_FAST,
+        .kv_dtype = WEIR_KV_F32,
+        .policy = WEIR_FCFS,
+        .async_scheduling = true,
+    };
+}
+
+weir_params weir_params_default(void) {
+    return (weir_params){
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+    };
+}
+
+static weir_status choose(const char *name, uint32_t asked, uint32_t otherwise, uint32_t most,
+                          uint32_t *out, weir_error *err) {
+    *out = asked ? asked : otherwise;
+    if (*out <= most)
+        return WEIR_OK;
+    return weir_fail(err, WEIR_BAD_VALUE, name, "is %" PRIu32 ", must be at most %" PRIu32, *out,
+                     most);
+}
+
+static uint64_t pages_for(uint64_t tokens) {
+    return (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+static uint64_t times(uint64_t a, uint64_t b) {
+    uint64_t r;
+    return __builtin_mul_overflow(a, b, &r) ? UINT64_MAX : r;
+}
+
+/* Pages without kv_cache_bytes. */
+static uint64_t default_pages(const struct unit_sizes *unit, uint64_t memory_bytes,
+                              const struct engine_sizes *s) {
+    uint64_t one = pages_for(s->max_model_len);
+    uint64_t wish = times(s->max_num_seqs, pages_for(s->max_model_len / 4));
+    uint64_t slots = times(s->slots, unit->slot_bytes);
+    uint64_t share = memory_bytes / 2 > slots ? memory_bytes / 2 - slots : 0;
+    uint64_t most = share / (unit->page_bytes ? unit->page_bytes : 1);
+    uint64_t pages = wish < most ? wish : most;
+    return pages > one ? pages : one;
+}
+
+static weir_status plan_pools(const weir_options *o, const struct unit_sizes *unit,
+                              uint64_t memory_bytes, struct engine_sizes *s, weir_error *err) {
+    s->slots = s->max_num_seqs;
+    uint64_t slots = times(s->slots, unit->slot_bytes);
+    uint64_t one = pages_for(s->max_model_len);
+    uint64_t page = unit->page_bytes ? unit->page_bytes : 1;
+    uint64_t pages;
+    if (o->kv_cache_bytes == 0) {
+        pages = default_pages(unit, memory_bytes, s);
+    } else {
+        if (o->kv_cache_bytes < slots || o->kv_cache_bytes - slots < page)
+            return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
+                             "is %" PRIu64 ", but %" PRIu32 " state slots of %zu bytes "
+                             "(max_num_seqs) and one page of %zu bytes take %" PRIu64,
+                             o->kv_cache_bytes, s->slots, unit->slot_bytes, unit->page_bytes,
+                             slots + page);
+        pages = (o->kv_cache_bytes - slots) / page;
+    }
+    if (pages < one && o->max_model_len)
+        return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
+                         "is %" PRIu64 ": beside %" PRIu32 " state slots of %zu bytes it holds "
+                         "%" PRIu64 " pages of %zu bytes, which is %" PRIu64
+                         " tokens; max_model_len %" PRIu32 " needs %" PRIu64 " bytes in all",
+                         o->kv_cache_bytes, s->slots, unit->slot_bytes, pages, unit->page_bytes,
+                         pages * PAGE_TOKENS, s->max_model_len, slots + times(one, page));
+    if (pages < one) {
+        s->max_model_len = (uint32_t)(pages * PAGE_TOKENS);
+        log_line(LOG_WARN, "context shortened to %" PRIu32 " tokens: kv_cache_bytes holds no more",
+                 s->max_model_len);
+    }
+    /* More than every sequence at full length needs is never used; ids are 31 bits. */
+    uint64_t most = times(s->max_num_seqs, pages_for(s->max_model_len));
+    most = most < INT32_MAX ? most : INT32_MAX;
+    s->pages = (uint32_t)(pages < most ? pages : most);
+    return WEIR_OK;
+}
+
+weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *unit,
+                              uint64_t memory_bytes, struct engine_sizes *out, weir_error *err) {
+    struct engine_sizes s = {0};
+    weir_status st = choose("threads", o->threads, cpu_count(), MOST_THREADS, &s.threads, err);
+    if (!st)
+        st = choose("max_num_seqs", o->max_num_seqs, DEFAULT_SEQS, MOST_SEQS, &s.max_num_seqs, err);
+    if (!st)
+        st = choose("max_num_batched_tokens", o->max_num_batched_tokens, DEFAULT_ROWS, MOST_ROWS,
+                    &s.max_num_batched_tokens, err);
+    if (!st)
+        st = choose("max_queue", o->max_queue, DEFAULT_QUEUE, MOST_QUEUE, &s.max_queue, err);
+    if (st)
+        return st;
+    s.max_model_len = o->max_model_len ? o->max_model_len : unit->max_position;
+    if (s.max_model_len > unit->max_position)
+        return weir_fail(err, WEIR_BAD_VALUE, "max_model_len",
+                         "is %" PRIu32 ", above the model's max_position_embeddings %" PRIu32,
+                         s.max_model_len, unit->max_position);
+    if (s.max_model_len < SHORTEST_CONTEXT)
+        return weir_fail(err, WEIR_BAD_VALUE, "max_model_len",
+                         "is %" PRIu32
+                         ", must be at least %d: one token of prompt and one of answer",
+                         s.max_model_len, SHORTEST_CONTEXT);
+    st = plan_pools(o, unit, memory_bytes, &s, err);
+    if (!st)
+        *out = s;
+    return st;
+}
