@@ -30,6 +30,7 @@ extern const struct option_spec model_option, model_option_optional;
 weir_options engine_args_options(const struct engine_args *a);
 
 /* weir_open with a note on a terminal's standard error while it loads. */
-weir_status engine_args_open(const struct engine_args *a, weir_engine **out, weir_error *err);
+weir_status engine_args_open(const struct engine_args *a, void (*on_progress)(void *arg), void *arg,
+                             weir_engine **out, weir_error *err);
 
 #endif

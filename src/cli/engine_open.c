@@ -27,8 +27,11 @@ weir_options engine_args_options(const struct engine_args *a) {
     return o;
 }
 
-weir_status engine_args_open(const struct engine_args *a, weir_engine **out, weir_error *err) {
+weir_status engine_args_open(const struct engine_args *a, void (*on_progress)(void *arg), void *arg,
+                             weir_engine **out, weir_error *err) {
     weir_options o = engine_args_options(a);
+    o.on_progress = on_progress;
+    o.on_progress_arg = arg;
     struct progress p;
     progress_begin(&p, "loading", 0);
     weir_status status = weir_open(a->model, &o, out, err);
