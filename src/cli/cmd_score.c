@@ -37,6 +37,7 @@ static const struct option_spec score_options[] = {
 /* Everything a run accumulates. */
 struct total {
     json_t *cases;
+    size_t directories;          /* that were made for these weights */
     size_t n, failed, off_track; /* off_track: greedy continuations outside the gap rule */
     double nll, reference_nll;
     size_t nll_positions;
@@ -117,8 +118,10 @@ static weir_status consider(const struct score_settings *s, const struct score_a
     weir_status status = vectors_open(dir, &v, err);
     if (status)
         return status;
-    if (vectors_belong(&v, a->engine.model, why))
+    if (vectors_belong(&v, a->engine.model, why)) {
+        t->directories++;
         status = run_directory(s, &v, a->only, t, err);
+    }
     vectors_close(&v);
     return status;
 }
@@ -201,11 +204,12 @@ static int run_score(void *record, weir_error *err) {
     struct total t = {.cases = json_array(), .json = a->json};
     status = run_all(&s, a, why, &t, err);
     bool ok = false;
-    if (!status && t.n == 0)
-        status = a->only ? weir_fail(err, WEIR_BAD_FILE, a->vectors,
-                                     "no case '%s' that belongs to %s", a->only, a->engine.model)
-                         : weir_fail(err, WEIR_BAD_FILE, a->vectors, "no case belongs to %s: %s",
-                                     a->engine.model, why);
+    if (!status && t.directories == 0)
+        status = weir_fail(err, WEIR_BAD_FILE, a->vectors, "no case belongs to %s: %s",
+                           a->engine.model, why);
+    else if (!status && t.n == 0)
+        status = weir_fail(err, WEIR_BAD_FILE, a->vectors, "no case '%s' that belongs to %s",
+                           a->only ? a->only : "", a->engine.model);
     if (!status)
         ok = print_total(&t, a, s.fast);
     json_decref(t.cases);

@@ -1,0 +1,193 @@
+/* test_program.c: the program from outside: exit statuses, one line for a refusal, one object for
+ * --json, help and manual pages from one table. */
+#include "tests/cli/program.h"
+
+#include "cli/command.h"
+
+#include <unistd.h>
+
+static void what_is_typed_wrong_ends_in_2_with_one_line(void **state) {
+    fails(2, "nonsense", "nonsense: unknown command");
+    fails(2, "tokenize", "--model: is missing");
+    fails(2, "tokenize --model @models/tiny-k3 --decod", "did you mean --decode?");
+    fails(2, "inspect", "DIR: is missing");
+    fails(2, "inspect a b", "b: unexpected argument");
+    fails(2, "version --json=perhaps", "'perhaps' is not true or false");
+    fails(2, "help nonsense", "nonsense: unknown command");
+    fails(2, "score --model @models/micro-k3-odd --vectors @vectors --compute null", "null");
+    fails(2, "score --model @models/micro-k3-odd --vectors @vectors --compute quick",
+          "'quick' is not exact, fast or null");
+}
+
+static void features_of_other_builds_are_known_by_name(void **state) {
+    static const char *const options[] = {"--tensor-parallel-size 2",
+                                          "--tp 8",
+                                          "--dcp 2",
+                                          "--decode-context-parallel-size=4",
+                                          "--enable-expert-parallel",
+                                          "--device cuda",
+                                          "--device hip",
+                                          "--kv-cache-dtype fp8",
+                                          "--cpu-offload-bytes 1G",
+                                          "--disk-offload-dir /tmp",
+                                          "--disk-offload-bytes 2GiB",
+                                          "--remote-store redis://localhost:6379",
+                                          "--speculative-config {}"};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "score --model @models/micro-k3-odd --vectors @vectors %s",
+                 options[i]);
+        fails(2, line, "this build");
+    }
+    succeeds(NULL, "score --model @models/micro-k3-odd --vectors @vectors --case len1 --tp 1 "
+                   "--device cpu --cpu-offload-bytes 0 --compute exact --kv-cache-dtype f32");
+}
+
+static void what_is_read_wrong_ends_in_1_with_one_line(void **state) {
+    fails(1, "inspect %nothing-here", "nothing-here");
+    fails(1, "tokenize --model @models/micro-k3-odd", "tiktoken.model");
+    fails(1, "score --model @models/micro-k3-odd --vectors @models", "no case belongs");
+    fails(1, "score --model @models/micro-k3-odd --vectors @vectors/tiny-k3", "no case belongs");
+    fails(1, "score --model @models/micro-k3-odd --vectors @vectors --case len2", "no case 'len2'");
+    run("1,2,x", "tokenize --model @models/tiny-k3 --decode");
+    assert_int_equal(last_outcome()->status, 1);
+    assert_non_null(strstr(last_outcome()->err, "id 2 is 'x', not a number from 0 to 2815"));
+}
+
+static void help_and_manual_know_every_option_of_every_command(void **state) {
+    size_t n;
+    const struct command *const *list = command_list(&n);
+    assert_true(n >= 6);
+    for (size_t i = 0; i < n; i++) {
+        char line[128];
+        const struct option_spec *s;
+        snprintf(line, sizeof line, "help %s", list[i]->name);
+        succeeds(NULL, line);
+        for (size_t k = 0; (s = options_at(&list[i]->options, k, NULL)); k++) {
+            char name[80];
+            snprintf(name, sizeof name, "--%s", s->name);
+            if (!strstr(last_outcome()->out, name))
+                fail_msg("help of %s lacks %s", list[i]->name, name);
+            assert_true(strlen(s->help) > 10);
+            if (s->type != OPTION_FLAG)
+                assert_non_null(s->value);
+            if (s->required)
+                assert_null(s->fallback);
+        }
+        char *help = strdup(last_outcome()->out);
+        snprintf(line, sizeof line, "%s --help", list[i]->name);
+        succeeds(NULL, line);
+        assert_string_equal(last_outcome()->out, help);
+        free(help);
+        snprintf(line, sizeof line, "help --man %s", list[i]->name);
+        succeeds(NULL, line);
+        assert_non_null(strstr(last_outcome()->out, ".Sh DESCRIPTION"));
+        for (size_t k = 0; (s = options_at(&list[i]->options, k, NULL)); k++) {
+            char env[96];
+            option_env_name(s, env, sizeof env);
+            if (!strstr(last_outcome()->out, env))
+                fail_msg("manual of %s lacks %s", list[i]->name, env);
+        }
+    }
+}
+
+/* Group records must not overlap others, and every default must pass its own check. */
+static void every_default_is_a_good_value(void **state) {
+    size_t n;
+    const struct command *const *list = command_list(&n);
+    for (size_t i = 0; i < n; i++) {
+        const struct option_spec *s;
+        for (size_t k = 0; (s = options_at(&list[i]->options, k, NULL)); k++) {
+            union {
+                struct option_list list;
+                char *text;
+                uint64_t wide;
+            } target = {0};
+            weir_error err = {0};
+            if (s->fallback && option_set(s, &target, s->fallback, s->name, &err))
+                fail_msg("%s --%s: default %s: %s", list[i]->name, s->name, s->fallback,
+                         err.message);
+            if (s->fallback && s->type == OPTION_TEXT)
+                free(target.text);
+        }
+    }
+}
+
+static void the_environment_and_a_file_give_options(void **state) {
+    setenv("WEIR_JSON", "true", 1);
+    run(NULL, "version");
+    assert_int_equal(last_outcome()->out[0], '{');
+    unsetenv("WEIR_JSON");
+    write_scratch("good.yaml", "json: true\n", 11);
+    succeeds(NULL, "version --config %good.yaml");
+    assert_int_equal(last_outcome()->out[0], '{');
+    write_scratch("bad.yaml", "json: true\njsno: true\n", 22);
+    fails(2, "version --config %bad.yaml", "line 2: Unexpected key: jsno");
+    fails(1, "version --config %none.yaml", "none.yaml");
+}
+
+static void tokenize_gives_the_golden_ids_and_takes_them_back(void **state) {
+    json_error_t fault;
+    json_t *manifest = json_load_file(source_path("vectors/tiny-k3/manifest.json"), 0, &fault);
+    json_t *texts = json_object_get(manifest, "tokenizer_plain_text"), *entry;
+    size_t i;
+    assert_true(json_array_size(texts) >= 5);
+    json_array_foreach(texts, i, entry) {
+        const char *text = json_string_value(json_object_get(entry, "text"));
+        if (!text || !*text)
+            continue;
+        json_t *got = run_json(text, "tokenize --model @models/tiny-k3 --json");
+        assert_true(json_equal(json_object_get(got, "ids"), json_object_get(entry, "ids")));
+        char *ids = json_dumps(json_object_get(got, "ids"), JSON_COMPACT);
+        ids[strlen(ids) - 1] = 0;
+        json_t *back = run_json(ids + 1, "tokenize --model @models/tiny-k3 --decode --json");
+        assert_string_equal(json_string_value(json_object_get(back, "text")), text);
+        free(ids);
+        json_decref(got);
+        json_decref(back);
+    }
+    json_decref(manifest);
+}
+
+static void inspect_says_what_is_missing(void **state) {
+    json_t *whole = run_json(NULL, "inspect @models/tiny-k3 --json");
+    assert_int_equal(last_outcome()->status, 0);
+    assert_true(json_is_true(json_object_get(whole, "complete")));
+    json_decref(whole);
+    copy_scratch("models/tiny-k3", "part");
+    unlink(scratch("part/model-00002-of-000002.safetensors"));
+    json_t *part = run_json(NULL, "inspect %part --json");
+    assert_int_equal(last_outcome()->status, 1);
+    assert_false(json_is_true(json_object_get(part, "complete")));
+    json_decref(part);
+    run(NULL, "inspect %part");
+    assert_int_equal(last_outcome()->status, 1);
+    assert_non_null(strstr(last_outcome()->out, "missing"));
+}
+
+static void synth_writes_a_checkpoint_that_inspects(void **state) {
+    json_t *made = run_json(NULL, "synth --preset tiny --seed 3 --out %made --json");
+    assert_int_equal(last_outcome()->status, 0);
+    json_t *seen = run_json(NULL, "inspect %made --json");
+    assert_int_equal(last_outcome()->status, 0);
+    assert_true(json_equal(json_object_get(made, "bytes"), json_object_get(seen, "stored_bytes")));
+    json_decref(made);
+    json_decref(seen);
+    fails(2, "synth --preset tiny --seed 3 --out %made --tp 2", "this build");
+    fails(2, "synth --preset huge --seed 3 --out %other", "'huge' is not kimi-k3, kimi-linear");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_typed_wrong_ends_in_2_with_one_line),
+        cmocka_unit_test(features_of_other_builds_are_known_by_name),
+        cmocka_unit_test(what_is_read_wrong_ends_in_1_with_one_line),
+        cmocka_unit_test(help_and_manual_know_every_option_of_every_command),
+        cmocka_unit_test(every_default_is_a_good_value),
+        cmocka_unit_test(the_environment_and_a_file_give_options),
+        cmocka_unit_test(tokenize_gives_the_golden_ids_and_takes_them_back),
+        cmocka_unit_test(inspect_says_what_is_missing),
+        cmocka_unit_test(synth_writes_a_checkpoint_that_inspects),
+    };
+    return cmocka_run_group_tests_name("program", tests, program_setup, program_teardown);
+}
