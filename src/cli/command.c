@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const struct command *const commands[] = {
-    &command_tokenize, &command_inspect, &command_score,
-    &command_synth,    &command_help,    &command_version,
+    &command_serve,   &command_generate, &command_chat,  &command_tokenize, &command_render,
+    &command_inspect, &command_score,    &command_synth, &command_help,     &command_version,
 };
 
 const struct command *const *command_list(size_t *n) {
