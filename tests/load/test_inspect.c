@@ -113,6 +113,45 @@ static void missing_unfit_and_unknown_tensors_are_told_apart(void **state) {
     scratch_free(&s);
 }
 
+/* What weir leaves out on purpose is neither missing nor unknown; the tower is counted by itself.
+ */
+static void vision_rotary_and_prediction_tensors_are_skipped(void **state) {
+    static const char *const skipped[] = {
+        "language_model.model.layers.5.eh_proj.weight",
+        "language_model.model.layers.17.mlp.gate_proj.weight",
+        "language_model.model.layers.1.self_attn.rotary_emb.inv_freq"};
+    static const char *const unknown[] = {"language_model.model.layers.4.mlp.new.weight",
+                                          "language_model.model.layers.5x.weight",
+                                          "language_model.vision_tower.weight"};
+    struct scratch s = scratch_copy("models/micro-k3-odd");
+    struct opened_shard o = shard_read(&s, "model.safetensors");
+    for (size_t i = 0; i < 3; i++) {
+        json_t *empty =
+            json_pack("{s:s, s:[i], s:[i, i]}", "dtype", "BF16", "shape", 0, "data_offsets", 0, 0);
+        json_object_set(o.header, skipped[i], empty);
+        json_object_set_new(o.header, unknown[i], empty);
+    }
+    /* 8 bytes behind the rest */
+    o.file = realloc(o.file, o.file_bytes + 8);
+    memset(o.file + o.file_bytes, 0, 8);
+    const json_int_t end = (json_int_t)(o.file_bytes - o.data_at);
+    o.file_bytes += 8;
+    json_object_set_new(o.header, "vision_tower.patch_embed.proj.weight",
+                        json_pack("{s:s, s:[i], s:[I, I]}", "dtype", "BF16", "shape", 4,
+                                  "data_offsets", end, end + 8));
+    shard_write(&s, "model.safetensors", &o);
+    struct inspect_report *r = inspected(s.dir);
+    assert_true(inspect_complete(r));
+    assert_int_equal(r->skipped, 3);
+    assert_int_equal(r->extra.count, 3);
+    assert_int_equal(r->kind[INSPECT_VISION].bytes, 8);
+    assert_true(r->all.bytes == r->stored_bytes);
+    free(r);
+    weir_error err;
+    assert_int_equal(try_load(s.dir, &err), WEIR_OK);
+    scratch_free(&s);
+}
+
 static void a_shard_that_is_not_there_is_reported_not_fatal(void **state) {
     struct scratch s = scratch_copy("models/tiny-k3");
     unlink(scratch_path(&s, "model-00002-of-000002.safetensors"));
@@ -161,6 +200,7 @@ int main(void) {
         cmocka_unit_test(the_presets_are_the_published_configurations),
         cmocka_unit_test(a_whole_checkpoint_is_complete_and_its_sums_agree),
         cmocka_unit_test(missing_unfit_and_unknown_tensors_are_told_apart),
+        cmocka_unit_test(vision_rotary_and_prediction_tensors_are_skipped),
         cmocka_unit_test(a_shard_that_is_not_there_is_reported_not_fatal),
         cmocka_unit_test(text_and_json_carry_the_same_numbers),
     };

@@ -112,12 +112,14 @@ static void f32_files_load_like_bf16_ones(void **state) {
                hi = (size_t)json_integer_value(json_array_get(r, 1)), at = used;
         bool bf16 = strcmp(json_string_value(json_object_get(e, "dtype")), "BF16") == 0;
         for (size_t i = lo; i < hi; i += bf16 ? 2 : 4) {
-            uint16_t half;
+            uint16_t half = 0;
             float x;
-            memcpy(&half, o.file + o.data_at + i, 2);
-            memcpy(&x, o.file + o.data_at + i, 4);
-            if (bf16)
+            if (bf16) {
+                memcpy(&half, o.file + o.data_at + i, 2);
                 x = bf16_to_f32(half);
+            } else {
+                memcpy(&x, o.file + o.data_at + i, 4);
+            }
             memcpy(data + used, &x, 4);
             used += 4;
         }
