@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <event2/listener.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ enum {
     SPARE_FILES = 64,      /* descriptors kept for files, the engine and the listener */
     ACCEPT_PAUSE_MS = 100, /* after running out of descriptors */
     DRAIN_TICK_MS = 20,
+    LARGE_BUFFER = 32768,
     FLUSH_SECONDS = 2 /* for last answers on their way when everything else has ended */
 };
 
@@ -169,6 +171,9 @@ weir_status http_open(const struct serve_config *config, struct http **out, weir
                                      .body_bytes = config->max_body_bytes};
     TAILQ_INIT(&h->conns);
     TAILQ_INIT(&h->idle);
+    /* Buffers of large requests go back to the system when they are freed, instead of being kept
+     * for a crowd that may not come again. */
+    mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER);
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of its connection alone */
     weir_status status = auth_open(&h->auth, config->api_keys, config->n_api_keys,
                                    config->api_key_file, config->admin_key, err);

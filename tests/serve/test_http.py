@@ -445,7 +445,7 @@ class Framing(Case):
     def test_F080_giant_headers_are_431_and_memory_stays_flat(self):
         many = b"".join(b"X%d: y\r\n" % i for i in range(10000))
         sizes = []
-        for _ in range(3):
+        for _ in range(5):
             self.refuse(b"GET /" + b"a" * (1 << 20), 431)
             self.refuse(b"GET / HTTP/1.1\r\nX: " + b"a" * (1 << 20), 431)
             self.refuse(b"GET / HTTP/1.1\r\nHost: x\r\n" + many, 431)
@@ -454,7 +454,7 @@ class Framing(Case):
                     s.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 60000)
             self.assertTrue(wait_for(lambda: self.server.counters()["connections"] == 1))
             sizes.append(self.server.rss_kib())
-        self.assertLess(sizes[2] - sizes[1], 1024, sizes)
+        self.assertLess(max(sizes[3:]) - max(sizes[:3]), 2048, sizes)
         self.assert_alive()
 
     def test_F080_the_limits_are_exact(self):
