@@ -13,6 +13,7 @@
 #include "serve/admin.h"
 #include "serve/api_serve.h"
 #include "serve/metrics.h"
+#include "serve/page.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -236,6 +237,7 @@ static weir_status open_server(struct server *s, weir_error *err) {
     http_on_signal(s->http, terminate, s);
     http_on_wake(s->http, woken, s);
     admin_routes(s, s->http);
+    page_routes(s->http);
     http_timer_start(s->http, LISTEN_SECONDS, listen_while_loading, s);
     if (pthread_create(&s->loader, NULL, load, s) != 0)
         return weir_fail(err, WEIR_NO_MEMORY, "serve", "cannot start a thread");
