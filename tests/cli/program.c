@@ -133,9 +133,13 @@ const struct outcome *run(const char *input, const char *line) {
 }
 
 pid_t start(const char *line, const char *out_file) {
+    return start_with_input(line, "/dev/null", out_file);
+}
+
+pid_t start_with_input(const char *line, const char *in_path, const char *out_file) {
     char out[1024];
     snprintf(out, sizeof out, "%s", scratch(out_file));
-    return spawn(line, "/dev/null", out, scratch("server-err"));
+    return spawn(line, in_path, out, scratch("server-err"));
 }
 
 int finish(pid_t pid, int signal) {

@@ -20,6 +20,9 @@ struct outcome {
 const struct outcome *run(const char *input, const char *line);
 /* The same, left running: its standard output goes to a file in the scratch directory. */
 pid_t start(const char *line, const char *out_file);
+/* With a standard input of its own: a file, or a pipe that the test writes to. */
+pid_t start_with_input(const char *line, const char *in_path, const char *out_file);
+/* Sends a signal (0: none) and waits for the end. */
 int finish(pid_t pid, int signal);
 
 /* run() with checks: the status, and for failures that exactly one line was printed, which begins
