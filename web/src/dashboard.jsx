@@ -31,7 +31,7 @@ function Chart({ title, series, format, rows }) {
       cursor: { y: false },
       legend: { live: false },
       scales: { y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1e-3)] } },
-      axes: [{ ...axis, space: 70 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(format) }],
+      axes: [{ ...axis, space: 80, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 58, values: (_, ticks) => ticks.map(format) }],
       series: [{}, ...series.map(([, label], i) => ({
         label, stroke: () => css(i ? '--second' : '--accent'), width: 1.5, spanGaps: false, points: { show: false },
       }))],

@@ -55,7 +55,7 @@ export function sample(before, now, seconds) {
     decode: rate('vllm:generation_tokens_total'),
     prefill: rate('vllm:prompt_tokens_total'),
     kv: total(now, 'vllm:kv_cache_usage_perc'),
-    slots: total(now, 'weir_state_slot_usage_ratio'),
+    slots: total(now, 'weir_state_slots_used') / Math.max(1, total(now, 'weir_state_slots')),
     preemptions: total(now, 'vllm:num_preemptions_total'),
     ttft50: quantile(before, now, 'vllm:time_to_first_token_seconds', 0.5),
     ttft90: quantile(before, now, 'vllm:time_to_first_token_seconds', 0.9),
