@@ -299,6 +299,8 @@ struct reader {
     const char *fault;
 };
 
+static const char too_deep[] = "nested too deep";
+
 static json_t *read_value(struct reader *r);
 
 static json_t *fault(struct reader *r, const char *what) {
@@ -429,7 +431,7 @@ static json_t *read_value(struct reader *r) {
     char c = r->s[r->at];
     if (c == '{' || c == '[') {
         if (r->depth == r->max_depth)
-            return fault(r, "nested too deep");
+            return fault(r, too_deep);
         r->depth++;
         json_t *v = c == '{' ? read_object(r) : read_array(r);
         r->depth--;
@@ -450,6 +452,10 @@ static weir_status read_fault(const struct reader *r, const char *where, weir_er
         column = r->s[i] == '\n' ? 1 : column + 1;
         line += r->s[i] == '\n';
     }
+    if (r->fault == too_deep)
+        return weir_fail(err, WEIR_BAD_VALUE, where,
+                         "nested deeper than %u levels at line %zu, column %zu", r->max_depth, line,
+                         column);
     return weir_fail(err, WEIR_BAD_VALUE, where, "not valid JSON at line %zu, column %zu: %s", line,
                      column, r->fault);
 }
