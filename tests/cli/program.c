@@ -137,9 +137,10 @@ pid_t start(const char *line, const char *out_file) {
 }
 
 pid_t start_with_input(const char *line, const char *in_path, const char *out_file) {
-    char out[1024];
+    char out[1024], err[1024];
     snprintf(out, sizeof out, "%s", scratch(out_file));
-    return spawn(line, in_path, out, scratch("server-err"));
+    snprintf(err, sizeof err, "%s", scratch("started-err"));
+    return spawn(line, in_path, out, err);
 }
 
 int finish(pid_t pid, int signal) {

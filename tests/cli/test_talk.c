@@ -217,7 +217,7 @@ static void an_interrupt_stops_the_answer(void **state) {
     snprintf(path, sizeof path, "%s", scratch("talk"));
     assert_int_equal(mkfifo(path, 0600), 0);
     pid_t chat = start_with_input(
-        "chat --model %made --set max_tokens=8000 --set chat_template_kwargs={\"thinking\":false}",
+        "chat --model %made --set max_tokens=3000 --set chat_template_kwargs={\"thinking\":false}",
         path, "talked");
     FILE *in = fopen(path, "w");
     assert_non_null(in);
