@@ -227,6 +227,13 @@ static void abort_request(void *arg, struct http_request *q, struct http_reply *
     json_decref(body);
 }
 
+/* The cache index keeps nothing of a request that has ended: every page and slot is free again, and
+ * what running requests hold must stay. So the cache is as empty as it can be at any time. */
+static void reset_prefix_cache(void *arg, struct http_request *q, struct http_reply *r) {
+    if (is_loaded(arg, r))
+        reply(r, 200, json_pack("{s:b}", "success", 1));
+}
+
 void admin_routes(struct server *s, struct http *h) {
     const enum http_access scrape = s->config->open_metrics ? HTTP_OPEN : HTTP_KEY;
     const struct http_route routes[] = {
@@ -245,4 +252,12 @@ void admin_routes(struct server *s, struct http *h) {
     };
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
         http_route(h, &routes[i]);
+    if (!s->config->admin_key)
+        return;
+    const struct http_route admin[] = {
+        {HTTP_POST, "/reset_prefix_cache", HTTP_ADMIN, false, false, reset_prefix_cache, s},
+        {HTTP_POST, "/flush_cache", HTTP_ADMIN, false, false, reset_prefix_cache, s},
+    };
+    for (size_t i = 0; i < sizeof admin / sizeof *admin; i++)
+        http_route(h, &admin[i]);
 }

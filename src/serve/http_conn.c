@@ -149,11 +149,12 @@ static void conn_event(struct bufferevent *bev, short what, void *arg) {
         become_idle(c);
         return;
     }
-    if (what & BEV_EVENT_EOF) {
+    /* Both may come at once, and after a fault of the socket nothing will be written any more. */
+    if (what & (BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) {
+        conn_drop(c);
+    } else if (what & BEV_EVENT_EOF) {
         c->eof = true;
         conn_gone(c);
-    } else if (what & (BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) {
-        conn_drop(c);
     }
 }
 

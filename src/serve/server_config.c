@@ -3,6 +3,7 @@
 
 struct serve_config serve_config_default(void) {
     return (struct serve_config){
+        .engine = weir_options_default(),
         .host = "127.0.0.1",
         .port = 8000,
         .header_seconds = 30,

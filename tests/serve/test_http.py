@@ -674,6 +674,14 @@ class Streams(Case):
                         self.assertEqual(self.server.counters()["in_flight"], 0)
                         s.close()
 
+    def test_clients_that_leave_answers_unread_leave_no_connection(self):
+        for _ in range(600):
+            s = self.server.connect()
+            s.sendall(request("POST", "/v1/stream?events=300&size=300", b"{}"))
+            s.recv(1)
+            s.close()
+        self.assertTrue(wait_for(lambda: self.server.counters()["connections"] == 1))
+
     def test_an_answer_reaches_a_client_that_has_shut_its_side(self):
         with self.server.connect() as s:
             s.sendall(request("GET", "/health"))
