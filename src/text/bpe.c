@@ -79,10 +79,24 @@ static inline uint64_t pair_key(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
+/* Most neighbours are no pair. A bit per hash value, small enough for the second-level cache, says
+ * so without a look into the table, which is not. */
+enum { FILTER_BITS = 21 };
+
+static inline uint64_t filter_bit(uint64_t hash) {
+    return (uint64_t)1 << (hash >> 32 & 63);
+}
+
+static inline size_t filter_word(uint64_t hash) {
+    return hash >> (64 - (FILTER_BITS - 6));
+}
+
 /* The token that a pair merges into, or -1. */
 static inline int32_t find_pair(const struct bpe *b, int32_t left, int32_t right) {
-    uint64_t key = pair_key(left, right);
-    for (size_t i = mix(key) & b->pairs_mask;; i = (i + 1) & b->pairs_mask) {
+    uint64_t key = pair_key(left, right), hash = mix(key);
+    if (!(b->pair_filter[filter_word(hash)] & filter_bit(hash)))
+        return -1;
+    for (size_t i = hash & b->pairs_mask;; i = (i + 1) & b->pairs_mask) {
         if (b->pair_keys[i] == key)
             return b->pair_ids[i];
         if (b->pair_keys[i] == UINT64_MAX)
@@ -91,8 +105,9 @@ static inline int32_t find_pair(const struct bpe *b, int32_t left, int32_t right
 }
 
 static void enter_pair(struct bpe *b, int32_t left, int32_t right, int32_t id) {
-    uint64_t key = pair_key(left, right);
-    size_t i = mix(key) & b->pairs_mask;
+    uint64_t key = pair_key(left, right), hash = mix(key);
+    size_t i = hash & b->pairs_mask;
+    b->pair_filter[filter_word(hash)] |= filter_bit(hash);
     while (b->pair_keys[i] != UINT64_MAX)
         i = (i + 1) & b->pairs_mask;
     b->pair_keys[i] = key;
@@ -308,8 +323,9 @@ bool bpe_open(struct bpe *b, const char *bytes, const uint32_t *offset, uint32_t
     b->pieces = calloc(size, sizeof *b->pieces);
     b->pair_keys = malloc(size * sizeof *b->pair_keys);
     b->pair_ids = malloc(size * sizeof *b->pair_ids);
+    b->pair_filter = calloc((size_t)1 << (FILTER_BITS - 6), sizeof *b->pair_filter);
     b->byte_pairs = malloc(65536 * sizeof *b->byte_pairs);
-    if (b->pieces && b->pair_keys && b->pair_ids && b->byte_pairs) {
+    if (b->pieces && b->pair_keys && b->pair_ids && b->pair_filter && b->byte_pairs) {
         memset(b->pair_keys, 0xFF, size * sizeof *b->pair_keys);
         memset(b->byte_pairs, 0xFF, 65536 * sizeof *b->byte_pairs);
         if (enter_all(b))
@@ -323,6 +339,7 @@ void bpe_close(struct bpe *b) {
     free(b->pieces);
     free(b->pair_keys);
     free(b->pair_ids);
+    free(b->pair_filter);
     free(b->byte_pairs);
     *b = (struct bpe){0};
 }

@@ -23,6 +23,7 @@ struct bpe {
     uint64_t *pair_keys; /* left id << 32 | right id; UINT64_MAX: free slot */
     int32_t *pair_ids;
     size_t pairs_mask;
+    uint64_t *pair_filter; /* bits of the hashes of all pairs */
 };
 
 /* Token i is bytes[offset[i] .. offset[i + 1]); all 256 single bytes are present, no token is empty

@@ -16,6 +16,7 @@
 #include "text/unicode_tables.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 /* The classes of the character at s[at] and its length in bytes; 0 and 0 at the end. */
 static inline unsigned class_at(const unsigned char *s, size_t n, size_t at, size_t *bytes) {
@@ -155,9 +156,27 @@ size_t pretoken_window_end(const char *text, size_t n, size_t at) {
     return p;
 }
 
+/* True when no run of more than 25,000 characters can begin in text[at .. n): it would cover one of
+ * these blocks whole, and each of them holds a space and something that is none. */
+static bool runs_are_short(const char *text, size_t n, size_t at) {
+    const size_t block = 12500;
+    for (; n - at >= block; at += block) {
+        const char *space = memchr(text + at, ' ', block);
+        if (!space)
+            return false;
+        size_t i = 0;
+        while (i < block &&
+               !((unsigned char)text[at + i] > ' ' && (unsigned char)text[at + i] < 0x7F))
+            i++;
+        if (i == block)
+            return false;
+    }
+    return true;
+}
+
 size_t pretoken_slice_end(const char *text, size_t n, size_t at) {
     const size_t limit = 25000;
-    if (n - at <= limit)
+    if (n - at <= limit || runs_are_short(text, n, at))
         return n;
     const unsigned char *s = (const unsigned char *)text;
     size_t p = at, bytes, run = 0;
