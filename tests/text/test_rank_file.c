@@ -1,6 +1,7 @@
 /* Reading tiktoken.model and tokenizer_config.json: what is refused, and in which words. */
 #include "tests/test.h"
 
+#include "base/rng.h"
 #include "text/tokenizer.h"
 
 static const char base64_digits[] =
@@ -158,6 +159,85 @@ static void merges_follow_the_ranks_also_in_odd_tables(void **state) {
     text_free(&ranks);
 }
 
+struct table {
+    char token[32][8];
+    size_t length[32];
+    unsigned n;
+};
+
+static int32_t find(const struct table *v, const char *s, size_t n) {
+    for (unsigned k = 0; k < v->n; k++)
+        if (v->length[k] == n && memcmp(v->token[k], s, n) == 0)
+            return (int32_t)(256 + k);
+    return n == 1 ? (int32_t)(unsigned char)s[0] : -1;
+}
+
+/* The definition: the whole piece if it is a token, else the pair of neighbours whose bytes have
+ * the lowest rank, leftmost first, until none has a rank. Returns the number of ids. */
+static size_t merge_by_definition(const struct table *v, const char *s, size_t n, int32_t *ids) {
+    size_t start[600], parts = n;
+    ids[0] = find(v, s, n);
+    if (ids[0] >= 0)
+        return 1;
+    for (size_t i = 0; i <= n; i++)
+        start[i] = i;
+    for (;;) {
+        int32_t least = INT32_MAX;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < parts; i++) {
+            int32_t rank = find(v, s + start[i], start[i + 2] - start[i]);
+            if (rank >= 0 && rank < least) {
+                least = rank;
+                at = i;
+            }
+        }
+        if (least == INT32_MAX)
+            break;
+        memmove(start + at + 1, start + at + 2, (parts - at - 1) * sizeof *start);
+        parts--;
+    }
+    for (size_t i = 0; i < parts; i++)
+        ids[i] = find(v, s + start[i], start[i + 1] - start[i]);
+    return parts;
+}
+
+/* Tables drawn at random, most of which no training would give, over the letters a and b. */
+static void merging_equals_its_definition_for_any_table(void **state) {
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct table v = {.n = 0};
+        struct text ranks = single_bytes();
+        for (unsigned k = 0, wanted = 1 + rng_at(seed, 0, 0) % 32; k < wanted; k++) {
+            size_t n = 2 + rng_at(seed, 1, k) % 7;
+            for (size_t i = 0; i < n; i++)
+                v.token[v.n][i] = "ab"[rng_at(seed, 2 + k, i) & 1];
+            if (find(&v, v.token[v.n], n) >= 0)
+                continue;
+            v.length[v.n] = n;
+            put_token(&ranks, v.token[v.n], n, 256 + v.n);
+            v.n++;
+        }
+        struct tokenizer *t;
+        weir_error err = {0};
+        assert_int_equal(parse(ranks.data, NULL, 300, &t, &err), WEIR_OK);
+        for (uint64_t round = 0; round < 20; round++) {
+            char piece[512];
+            int32_t want[512];
+            size_t n = 1 + rng_at(seed, 100, round) % (round < 15 ? 40 : sizeof piece);
+            for (size_t i = 0; i < n; i++)
+                piece[i] = "ab"[rng_at(seed, 101 + round, i) & 1];
+            size_t n_want = merge_by_definition(&v, piece, n, want);
+            struct ids got = {0};
+            tokenizer_encode(t, piece, n, &got);
+            if (got.n != n_want || memcmp(got.data, want, n_want * sizeof *want))
+                fail_msg("seed %" PRIu64 ", round %" PRIu64 ": other ids than the definition's",
+                         seed, round);
+            ids_free(&got);
+        }
+        tokenizer_close(t);
+        text_free(&ranks);
+    }
+}
+
 static void check_config_refused(const char *config, const char *message) {
     struct text ranks = single_bytes();
     check_refused(ranks.data, config, 260, "tokenizer_config.json", message);
@@ -239,6 +319,7 @@ int main(void) {
         cmocka_unit_test(a_rank_file_of_the_wrong_size_is_refused),
         cmocka_unit_test(lines_may_come_in_any_order_with_any_line_end),
         cmocka_unit_test(merges_follow_the_ranks_also_in_odd_tables),
+        cmocka_unit_test(merging_equals_its_definition_for_any_table),
         cmocka_unit_test(a_bad_configuration_is_named_by_its_field),
         cmocka_unit_test(names_beyond_the_vocabulary_are_dropped),
         cmocka_unit_test(the_longest_special_name_wins),
