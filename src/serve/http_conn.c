@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-static const double LINGER_SECONDS = 1, WATCH_SECONDS = 0.25;
+static const double LINGER_SECONDS = 5, WATCH_SECONDS = 0.25;
 
 static void conn_read(struct bufferevent *bev, void *arg);
 
@@ -121,6 +121,10 @@ static void conn_write(struct bufferevent *bev, void *arg) {
     size_t queued = output_bytes(c);
     if (c->state == CONN_FLUSH && queued == 0) {
         linger(c);
+    } else if (c->held && queued <= HTTP_STREAM_SHORT) {
+        c->held = false;
+        bufferevent_enable(bev, EV_READ);
+        bufferevent_trigger(bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS);
     } else if (r && r->was_full && queued <= HTTP_STREAM_SHORT) {
         r->was_full = false;
         if (r->drained)
@@ -275,13 +279,23 @@ static bool conn_step(struct http_conn *c, struct evbuffer *in) {
     return false;
 }
 
+/* A client that asks and asks without reading: small requests can have large answers, so its next
+ * request waits until the last answers are on their way. */
+static bool hold_back(struct http_conn *c) {
+    if (c->state == CONN_IDLE && output_bytes(c) >= HTTP_STREAM_FULL) {
+        c->held = true;
+        bufferevent_disable(c->bev, EV_READ);
+    }
+    return c->held;
+}
+
 static void conn_read(struct bufferevent *bev, void *arg) {
     struct http_conn *c = arg;
     struct evbuffer *in = bufferevent_get_input(bev);
     c->in_read = true;
     bool more = true;
     while (more && (c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY))
-        more = conn_step(c, in);
+        more = !hold_back(c) && conn_step(c, in);
     if (c->state == CONN_FLUSH || c->state == CONN_LINGER)
         drop_input(c);
     c->in_read = false;

@@ -23,12 +23,12 @@ enum {
     HTTP_MAX_LINE = 8192,
     HTTP_MAX_HEADER = 65536,
     HTTP_MAX_FIELDS = 100,
-    HTTP_READ_AHEAD = 65536,    /* bytes of later requests that wait while one is answered */
-    HTTP_STREAM_FULL = 262144,  /* queued bytes at which a stream is full */
-    HTTP_STREAM_SHORT = 65536,  /* and at which it goes on */
-    HTTP_ID_BYTES = 160,        /* longest request id with suffix, and its NUL */
-    HTTP_BODY_STEP = 65536,     /* body bytes that renew the body time */
-    HTTP_LINGER_BYTES = 1 << 20 /* read and dropped behind a refusal, so that it can be read */
+    HTTP_READ_AHEAD = 65536,      /* bytes of later requests that wait while one is answered */
+    HTTP_STREAM_FULL = 262144,    /* queued bytes at which a stream is full */
+    HTTP_STREAM_SHORT = 65536,    /* and at which it goes on */
+    HTTP_ID_BYTES = 160,          /* longest request id with suffix, and its NUL */
+    HTTP_BODY_STEP = 65536,       /* body bytes that renew the body time */
+    HTTP_LINGER_BYTES = 128 << 20 /* read and dropped behind a refusal, so that it can be read */
 };
 
 enum conn_state {
@@ -48,7 +48,8 @@ struct http_conn {
     bool in_read;     /* conn_read is on the stack: it continues by itself */
     bool tls_waiting; /* handshake not done */
     bool on_idle_list;
-    bool eof; /* the client's sending side is shut */
+    bool eof;  /* the client's sending side is shut */
+    bool held; /* the next request waits until this client has read */
     double idle_since;
     struct event timer; /* of the state */
     struct http_parser parser;

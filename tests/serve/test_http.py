@@ -486,6 +486,13 @@ class Framing(Case):
         self.refuse(head + (b"1000\r\n" + b"y" * 4096 + b"\r\n") * 300, 413)
         self.assert_alive()
 
+    def test_F080_a_refusal_reaches_a_client_that_sends_50_MB(self):
+        for head in (b"Content-Length: 50000000", b"X: y\r\nContent-Length: 50000000"):
+            with self.server.connect() as s:
+                s.sendall(b"POST /v1/echo HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n" +
+                          b"x" * 50000000)
+                self.assert_error(Reader(s).answer(), 413)
+
     def test_F080_a_lying_content_length_waits_and_is_forgotten(self):
         before = self.server.rss_kib()
         holders = [self.server.connect() for _ in range(50)]

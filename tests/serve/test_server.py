@@ -144,6 +144,22 @@ class Endpoints(Case):
         self.assertEqual((again.status, again.body), (304, b""))
         self.assertEqual(get(self.server, "/", 'If-None-Match: "old"').status, 200)
 
+    def test_requests_without_reading_do_not_fill_memory(self):
+        before = self.server.rss_kib()
+        with self.server.connect(30) as s:
+            s.sendall(request("GET", "/") * 700)  # 35 KB that ask for 200 MB
+            time.sleep(0.3)
+            test_http.flat(self, self.server.rss_kib() - before, 8192)
+            self.assertEqual(get(self.server, "/health").status, 200)
+            reader = Reader(s)
+            for _ in range(700):
+                self.assertEqual(len(reader.answer().body), len(self.page()))
+
+    def page(self):
+        if not hasattr(self, "text"):
+            self.text = get(self.server, "/").body
+        return self.text
+
     def test_admin_endpoints_do_not_exist_without_an_admin_key(self):
         for target in ("/reset_prefix_cache", "/flush_cache"):
             self.assertEqual(post(self.server, target, b"").status, 404)
