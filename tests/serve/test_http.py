@@ -918,7 +918,7 @@ class Crowd(unittest.TestCase):
             burst(2000)
             early = server.rss_kib()
             burst(18000)
-            flat(self, server.rss_kib() - early, early * 0.02 + 64)
+            flat(self, server.rss_kib() - early, early * 0.02 + 1024)
         finally:
             self.assertEqual(server.stop()[0], 0)
 

@@ -498,7 +498,8 @@ class Long(unittest.TestCase):
             late = server.rss_kib()
             print(f"resident: {early} KiB after 2000 requests, {late} KiB after 20000",
                   file=sys.stderr)
-            test_http.flat(self, late - early, early * 0.02 + 64)
+            # 1 MiB beside the 2 %: 57 bytes a request would show, the crowd's chance peaks do not.
+            test_http.flat(self, late - early, early * 0.02 + 1024)
             self.assertTrue(wait_for(
                 lambda: total(server.metrics(), "vllm:num_requests_running") == 0))
             values = server.metrics()
