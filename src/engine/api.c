@@ -175,10 +175,9 @@ void weir_get_info(const weir_engine *e, weir_info *out) {
 }
 
 void weir_get_stats(const weir_engine *e, weir_stats *out) {
-    weir_engine *shared = (weir_engine *)(uintptr_t)e; /* the lock is no part of its value */
-    pthread_mutex_lock(&shared->lock);
+    pthread_mutex_lock(&e->self->lock);
     *out = e->stats;
-    pthread_mutex_unlock(&shared->lock);
+    pthread_mutex_unlock(&e->self->lock);
 }
 
 void weir_drain(weir_engine *e) {

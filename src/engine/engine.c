@@ -145,6 +145,7 @@ weir_status engine_open(const struct engine_setup *setup, weir_engine **out, wei
         return weir_fail(err, WEIR_NO_MEMORY, "engine", "no memory");
     }
     e->setup = *setup;
+    e->self = e;
     e->index = cache_index_open(setup->info.kv_pages, setup->info.state_slots);
     bool ok = e->index && scheduler_open(&e->scheduler, l, e->index);
     for (int i = 0; i < EXECUTOR_DEPTH; i++)

@@ -23,6 +23,7 @@ struct engine_setup {
 
 struct weir_engine {
     struct engine_setup setup;
+    struct weir_engine *self; /* for readers of a const engine, who still have to lock */
 
     /* engine thread */
     struct scheduler scheduler;

@@ -56,52 +56,59 @@ static uint64_t times(uint64_t a, uint64_t b) {
     return __builtin_mul_overflow(a, b, &r) ? UINT64_MAX : r;
 }
 
-/* Pages without kv_cache_bytes. */
-static uint64_t default_pages(const struct unit_sizes *unit, uint64_t memory_bytes,
-                              const struct engine_sizes *s) {
-    uint64_t one = pages_for(s->max_model_len);
-    uint64_t wish = times(s->max_num_seqs, pages_for(s->max_model_len / 4));
-    uint64_t slots = times(s->slots, unit->slot_bytes);
-    uint64_t share = memory_bytes / 2 > slots ? memory_bytes / 2 - slots : 0;
-    uint64_t most = share / (unit->page_bytes ? unit->page_bytes : 1);
-    uint64_t pages = wish < most ? wish : most;
-    return pages > one ? pages : one;
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* How many state slots, and so sequences: as asked, else as many as half of the budget holds. */
+static void plan_slots(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
+                       struct engine_sizes *s) {
+    if (!o->max_num_seqs && unit->slot_bytes) {
+        uint64_t hold = budget / 2 / unit->slot_bytes;
+        s->max_num_seqs = (uint32_t)least(s->max_num_seqs, hold ? hold : 1);
+    }
+    s->slots = s->max_num_seqs;
 }
 
 static weir_status plan_pools(const weir_options *o, const struct unit_sizes *unit,
                               uint64_t memory_bytes, struct engine_sizes *s, weir_error *err) {
-    s->slots = s->max_num_seqs;
+    if (o->kv_cache_bytes > memory_bytes)
+        return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
+                         "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
+                         o->kv_cache_bytes, memory_bytes);
+    uint64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : memory_bytes / 2;
+    const char *of = o->kv_cache_bytes ? "" : " (half of the machine's memory)";
+    plan_slots(o, unit, budget, s);
     uint64_t slots = times(s->slots, unit->slot_bytes);
-    uint64_t one = pages_for(s->max_model_len);
     uint64_t page = unit->page_bytes ? unit->page_bytes : 1;
-    uint64_t pages;
-    if (o->kv_cache_bytes == 0) {
-        pages = default_pages(unit, memory_bytes, s);
-    } else {
-        if (o->kv_cache_bytes < slots || o->kv_cache_bytes - slots < page)
-            return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
-                             "is %" PRIu64 ", but %" PRIu32 " state slots of %zu bytes "
-                             "(max_num_seqs) and one page of %zu bytes take %" PRIu64,
-                             o->kv_cache_bytes, s->slots, unit->slot_bytes, unit->page_bytes,
-                             slots + page);
-        pages = (o->kv_cache_bytes - slots) / page;
-    }
+    if (budget < slots || budget - slots < page)
+        return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
+                         "is %" PRIu64 "%s, but %" PRIu32 " state slots of %zu bytes "
+                         "(max_num_seqs) and one page of %zu bytes take %" PRIu64,
+                         budget, of, s->slots, unit->slot_bytes, unit->page_bytes, slots + page);
+    uint64_t pages = (budget - slots) / page, one = pages_for(s->max_model_len);
     if (pages < one && o->max_model_len)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
-                         "is %" PRIu64 ": beside %" PRIu32 " state slots of %zu bytes it holds "
+                         "is %" PRIu64 "%s: beside %" PRIu32 " state slots of %zu bytes it holds "
                          "%" PRIu64 " pages of %zu bytes, which is %" PRIu64
                          " tokens; max_model_len %" PRIu32 " needs %" PRIu64 " bytes in all",
-                         o->kv_cache_bytes, s->slots, unit->slot_bytes, pages, unit->page_bytes,
+                         budget, of, s->slots, unit->slot_bytes, pages, unit->page_bytes,
                          pages * PAGE_TOKENS, s->max_model_len, slots + times(one, page));
     if (pages < one) {
         s->max_model_len = (uint32_t)(pages * PAGE_TOKENS);
-        log_line(LOG_WARN, "context shortened to %" PRIu32 " tokens: kv_cache_bytes holds no more",
-                 s->max_model_len);
+        log_line(LOG_WARN,
+                 "context shortened to %" PRIu32 " tokens: %" PRIu64
+                 " bytes of cache%s hold no more",
+                 s->max_model_len, budget, of);
     }
-    /* More than every sequence at full length needs is never used; ids are 31 bits. */
+    /* More than every sequence at full length needs is never used; without a size given, a quarter
+     * of that. Ids are 31 bits. */
     uint64_t most = times(s->max_num_seqs, pages_for(s->max_model_len));
-    most = most < INT32_MAX ? most : INT32_MAX;
-    s->pages = (uint32_t)(pages < most ? pages : most);
+    if (!o->kv_cache_bytes) {
+        uint64_t wish = times(s->max_num_seqs, pages_for(s->max_model_len / 4));
+        most = wish > one ? wish : one;
+    }
+    s->pages = (uint32_t)least(pages, least(most, INT32_MAX));
     return WEIR_OK;
 }
 

@@ -18,10 +18,11 @@ struct engine_sizes {
 };
 
 /* Resolves every 0 and checks every value. The pools: one state slot for each of max_num_seqs, the
- * rest of kv_cache_bytes in pages; both without kv_cache_bytes: pages for max_num_seqs at a quarter
- * of the context, at most half of the machine's memory, at least one full context. `memory_bytes`
- * is the machine's memory. A context that does not fit is refused where max_model_len was given,
- * else shortened. WEIR_BAD_VALUE with the numbers. */
+ * rest of kv_cache_bytes in pages. Without kv_cache_bytes: pages for max_num_seqs at a quarter of
+ * the context, at least one full context, all in half of the machine's memory (`memory_bytes`).
+ * Without max_num_seqs: 64, or as many as half of the cache holds slots for. A context that does
+ * not fit is refused where max_model_len was given, else shortened. WEIR_BAD_VALUE with the
+ * numbers. */
 weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *unit,
                               uint64_t memory_bytes, struct engine_sizes *out, weir_error *err);
 

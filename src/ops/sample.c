@@ -18,37 +18,60 @@
 #include <string.h>
 
 enum {
-    LANES = 16,
+    LANES = 4,   /* what every x86-64 and ARM core has */
     BLOCK = 256, /* logits between two looks at the running best; also the unit of summation */
 };
 
 /* vLLM's border: below it a temperature counts as 0. */
 static const float GREEDY_BELOW = 1e-5f;
 
-/* ------------------------------------------------------------------------------- vector helpers */
+/* --------------------------------------------------------------------------------- vector helpers
+ * Vectors of the compiler's own kind, passed by address so that no calling convention is asked of
+ * the machine; a loop over plain arrays is unrolled before anybody sees that it is a vector. */
 
-/* exp(x) for x <= 0, relative error below 2e-7; 0 below -87. Branch-free, so that loops over it
- * vectorise; expf would be a call per token of the vocabulary. */
-static inline float exp_negative(float x) {
-    float in = x > -87.0f ? x : -87.0f;
-    float k =
-        in * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the integer part lands in the low bits */
-    uint32_t bits;
-    memcpy(&bits, &k, 4);
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+
+/* Up to LANES floats of the n at x, the rest -inf. The whole vector apart, because a copy of known
+ * size is one load. */
+static inline void load(const float *x, uint32_t n, floats *out) {
+    if (n >= LANES) {
+        memcpy(out, x, sizeof *out);
+    } else {
+        *out = (floats){0} - INFINITY;
+        memcpy(out, x, n * sizeof *x);
+    }
+}
+
+static inline void store(float *x, uint32_t n, const floats *v) {
+    if (n >= LANES)
+        memcpy(x, v, sizeof *v);
+    else
+        memcpy(x, v, n * sizeof *x);
+}
+
+/* *x = exp(*x) for values <= 0, relative error below 2e-7; 0 below -87, where the result is near
+ * the end of the normal numbers. expf would be a call per token of the vocabulary. */
+static inline void exp_negative(floats *x) {
+    const ints there = *x > -87.0f;
+    floats in = (floats)((ints)*x & there);    /* 0 in the lanes that end as 0 anyway */
+    floats k = in * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: an integer stands in the low bits */
+    ints scale = ((ints)k + 127) << 23;        /* 2^k */
     k -= 12582912.0f;
-    float r = in - k * 0.693359375f;
-    r = r + k * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
+    floats r = in - k * 0.693359375f;
+    r += k * 2.12194440e-4f;
+    floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    uint32_t scale = (bits + 127u) << 23;
-    float two_k;
-    memcpy(&two_k, &scale, 4);
-    return x > -87.0f ? p * two_k : 0.0f;
+    *x = (floats)((ints)(p * (floats)scale) & there);
+}
+
+static inline void keep_larger(floats *m, const floats *v) {
+    const ints larger = *v > *m; /* false for NaN */
+    *m = (floats)(((ints)*v & larger) | ((ints)*m & ~larger));
 }
 
 struct peak {
@@ -58,26 +81,19 @@ struct peak {
 };
 
 static float block_peak(const float *x, uint32_t n, bool *finite) {
-    float lane[LANES];
-    uint32_t bad[LANES] = {0};
-    for (int j = 0; j < LANES; j++)
-        lane[j] = -INFINITY;
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float v = x[i + j];
-            lane[j] = v > lane[j] ? v : lane[j];
-            bad[j] |= !(v <= FLT_MAX);
-        }
-    for (; i < n; i++) {
-        lane[0] = x[i] > lane[0] ? x[i] : lane[0];
-        bad[0] |= !(x[i] <= FLT_MAX);
+    floats best = (floats){0} - INFINITY, v;
+    ints good = (ints){0} - 1;
+    for (uint32_t i = 0; i < n; i += LANES) {
+        load(x + i, n - i, &v);
+        keep_larger(&best, &v);
+        good &= v <= FLT_MAX;
     }
+    float m = best[0];
     for (int j = 0; j < LANES; j++) {
-        lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-        *finite &= !bad[j];
+        m = best[j] > m ? best[j] : m;
+        *finite &= good[j] != 0;
     }
-    return lane[0];
+    return m;
 }
 
 static struct peak find_peak(const float *x, uint32_t n) {
@@ -96,27 +112,22 @@ static struct peak find_peak(const float *x, uint32_t n) {
     return p;
 }
 
-/* e[i] = exp((x[i] - peak) * inverse_temperature), NULL: not kept; returns their sum. */
+/* e[i] = exp((x[i] - peak) * inverse) unless e is NULL; returns their sum. */
 static double exponentials(const float *x, uint32_t n, float peak, float inverse, float *e) {
     double sum = 0;
     for (uint32_t i = 0; i < n; i += BLOCK) {
-        uint32_t end = n - i < BLOCK ? n : i + BLOCK, k = i;
-        float lane[LANES] = {0};
-        for (; k + LANES <= end; k += LANES)
-            for (int j = 0; j < LANES; j++) {
-                float v = exp_negative((x[k + j] - peak) * inverse);
-                lane[j] += v;
-                if (e)
-                    e[k + j] = v;
-            }
-        for (; k < end; k++) {
-            float v = exp_negative((x[k] - peak) * inverse);
-            lane[0] += v;
+        uint32_t end = n - i < BLOCK ? n : i + BLOCK;
+        floats part = {0}, v;
+        for (uint32_t k = i; k < end; k += LANES) {
+            load(x + k, end - k, &v);
+            v = (v - peak) * inverse;
+            exp_negative(&v);
+            part += v;
             if (e)
-                e[k] = v;
+                store(e + k, end - k, &v);
         }
         for (int j = 0; j < LANES; j++)
-            sum += (double)lane[j];
+            sum += (double)part[j];
     }
     return sum;
 }
@@ -303,9 +314,16 @@ static uint32_t pick_any(const float *e, uint32_t vocab, double target) {
     double sum = 0;
     for (uint32_t i = 0; i < vocab; i += BLOCK) {
         uint32_t end = vocab - i < BLOCK ? vocab : i + BLOCK;
+        floats part = {0}, v;
         double block = 0;
-        for (uint32_t k = i; k < end; k++)
-            block += (double)e[k];
+        for (uint32_t k = i; k < end; k += LANES) {
+            load(e + k, end - k, &v);
+            for (uint32_t j = end - k; j < LANES; j++)
+                v[j] = 0;
+            part += v;
+        }
+        for (int j = 0; j < LANES; j++)
+            block += (double)part[j];
         if (block == 0.0)
             continue;
         bool inside = sum + block > target;
@@ -345,7 +363,7 @@ static uint32_t draw(const struct sample_rules *r, const struct scratch *w, uint
         uint32_t left = 0;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t id = w->ids[i];
-            w->e[id] = exp_negative((w->x[id] - peak) * inverse);
+            exponentials(&w->x[id], 1, peak, inverse, &w->e[id]);
             if (w->e[id] >= r->min_p) {
                 w->ids[left++] = id;
                 sum += (double)w->e[id];

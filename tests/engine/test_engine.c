@@ -553,9 +553,18 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     o.max_model_len = 1;
     assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
 
-    o = weir_options_default(); /* little memory: still one whole context */
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1000, &s, &err), WEIR_OK);
-    assert_int_equal(s.pages, 128);
+    /* Nothing given: never more than half of the memory. */
+    o = weir_options_default();
+    for (uint64_t memory = 102000; memory < 1u << 31; memory += memory / 3) {
+        assert_int_equal(engine_sizes_plan(&o, &unit, memory, &s, &err), WEIR_OK);
+        assert_true(s.max_num_seqs >= 1 && s.pages * 64 >= s.max_model_len);
+        assert_true(s.slots * 50000ull + s.pages * 1000ull <= memory / 2);
+    }
+    assert_int_equal(engine_sizes_plan(&o, &unit, 101999, &s, &err), WEIR_BAD_VALUE);
+    assert_non_null(strstr(err.message, "is 50999 (half of the machine's memory), but 1 state"));
+    o.kv_cache_bytes = 1u << 20;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1 << 19, &s, &err), WEIR_BAD_VALUE);
+    assert_non_null(strstr(err.message, "is 1048576, more than the 524288 bytes"));
     o.max_num_seqs = 1u << 31;
     assert_int_equal(engine_sizes_plan(&o, &unit, 1000, &s, &err), WEIR_BAD_VALUE);
     assert_string_equal(err.where, "max_num_seqs");

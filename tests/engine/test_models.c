@@ -690,6 +690,7 @@ static void an_engine_says_what_it_is_and_refuses_what_cannot_be(void **state) {
     }
     /* F-085 */
     weir_options o = weir_options_default();
+    o.max_num_seqs = 64;
     o.kv_cache_bytes = 64 * info.state_slot_bytes + 10 * info.kv_page_bytes;
     o.max_model_len = 2000;
     assert_int_equal(weir_open(dir, &o, &e, &err), WEIR_BAD_VALUE);
