@@ -23,12 +23,13 @@ static inline double dice_unit(struct dice *d) {
 static inline uint32_t dice_below(struct dice *d, uint32_t n) {
     return (uint32_t)(dice_unit(d) * n);
 }
-/* About normal with standard deviation `scale`. */
+/* About normal with standard deviation `scale`: the sum of four uniform 16-bit pieces. */
 static inline float dice_float(struct dice *d, float scale) {
-    double s = 0;
-    for (int i = 0; i < 6; i++)
-        s += dice_unit(d) - 0.5;
-    return (float)(s * 1.41421356) * scale;
+    uint64_t bits = rng_at(d->seed, 7, d->at++);
+    int32_t sum = -131070;
+    for (int i = 0; i < 4; i++, bits >>= 16)
+        sum += (int32_t)(bits & 0xFFFF);
+    return (float)sum * (1.7320508f / 65536) * scale;
 }
 static inline void dice_fill(struct dice *d, float *p, size_t n, float scale) {
     for (size_t i = 0; i < n; i++)

@@ -92,7 +92,9 @@ static void compare(const struct ops_case *c, const float *want, const float *go
 /* Runs the case on all columns and thread counts, closes it. */
 static void case_check(struct ops_case *c) {
     unsigned char *before = heap_save(&c->heap);
-    run_op(&column_ref, &c->op, &c->t.b, c->t.longest, 1);
+    struct op exact = c->op; /* one form of attention is enough for the truth: the quicker one */
+    exact.kind = c->op.kind == OP_MLA_PREFILL ? OP_MLA_DECODE : c->op.kind;
+    run_op(&column_ref, &exact, &c->t.b, c->t.longest, 1);
     float *want = read_views(c);
     int32_t *ids = malloc((c->ids.n + 1) * sizeof *ids);
     if (c->ids.n)

@@ -7,20 +7,21 @@
  * partial results, or an answer would depend on who shares the batch. */
 #include "ops/cpu/kernels.h"
 
+/* NR: activations of a tile. At 512 bits 4 x 6 sums, 4 weights and 1 activation fill the 32
+ * registers. STREAM_X: up to so many the blocked form does not pay. */
 #if defined(WEIR_ISA_AVX512)
-enum {
-    NR = 6
-}; /* activations of a tile: 4 x 6 sums, 4 weights and 1 activation fill 32 registers */
+enum { NR = 6, STREAM_X = 12 };
 #elif defined(WEIR_ISA_AVX2)
-enum { NR = 3 };
+enum { NR = 3, STREAM_X = 9 };
 #else
-enum { NR = 2 };
+enum { NR = 2, STREAM_X = 4 };
 #endif
 enum {
-    MR = 4,          /* rows of a tile */
-    WIDE = 8,        /* rows side by side where there is one activation */
-    GROUP = 32 / VL, /* vectors in 32 elements: what one scale of MXFP4 covers */
-    BLOCK_ROWS = 16, /* rows widened at a time */
+    MR = 4,           /* rows of a tile */
+    WIDE = 8,         /* rows side by side where there is one activation */
+    GROUP = 32 / VL,  /* vectors in 32 elements: what one scale of MXFP4 covers */
+    STREAM_ROWS = 16, /* rows read again for the next group of activations, still in cache */
+    BLOCK_ROWS = 16,  /* rows widened at a time */
     BLOCK_COLS = 512,
     BLOCK_X = 48 /* activations served by one widening */
 };
@@ -58,7 +59,8 @@ ALWAYS void accumulate(const struct mat *m, uint32_t row, const float *const *x,
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             vf w[GROUP];
-            __builtin_prefetch(at + (size_t)r * row_bytes + ahead);
+            if (t != DTYPE_MXFP4 || k % 128 == 0) /* once a cache line */
+                __builtin_prefetch(at + (size_t)r * row_bytes + ahead);
             decode32(w0 + (size_t)r * row_bytes, s0 ? s0 + (size_t)r * row_scales : NULL, t, k, w);
 #pragma GCC unroll 8
             for (int g = 0; g < GROUP; g++)
@@ -279,17 +281,32 @@ static void blocked(const struct mat *m, uint32_t r0, uint32_t r1, const float *
     }
 }
 
+static void stream_rows(const struct mat *m, uint32_t r0, uint32_t r1, const float *const *x,
+                        float *const *y, uint32_t n, bool add) {
+    switch (m->dtype) {
+    case DTYPE_F32: stream_f32(m, r0, r1, x, y, n, add); return;
+    case DTYPE_BF16: stream_bf16(m, r0, r1, x, y, n, add); return;
+    case DTYPE_MXFP4: stream_mxfp4(m, r0, r1, x, y, n, add); return;
+    case DTYPE_U8: return;
+    }
+}
+
 void cpu_dot(const struct mat *m, uint32_t r0, uint32_t r1, const float *const *x, float *const *y,
              uint32_t n, bool add, void *scratch) {
     if (n == 0 || r0 >= r1)
         return;
-    if (n <= NR) {
-        switch (m->dtype) {
-        case DTYPE_F32: stream_f32(m, r0, r1, x, y, n, add); return;
-        case DTYPE_BF16: stream_bf16(m, r0, r1, x, y, n, add); return;
-        case DTYPE_MXFP4: stream_mxfp4(m, r0, r1, x, y, n, add); return;
-        case DTYPE_U8: return;
+    if (n <= STREAM_X) {
+        uint32_t groups = (n + NR - 1) / NR;
+        for (uint32_t r = r0; r < r1; r += STREAM_ROWS) {
+            uint32_t end = groups == 1 || r1 - r < STREAM_ROWS ? r1 : r + STREAM_ROWS;
+            for (uint32_t g = 0; g < groups; g++) {
+                uint32_t j = n * g / groups, j1 = n * (g + 1) / groups;
+                stream_rows(m, r, end, x + j, y + j, j1 - j, add);
+            }
+            if (groups == 1)
+                return;
         }
+        return;
     }
     for (uint32_t j = 0; j < n; j += BLOCK_X) {
         uint32_t now = n - j < BLOCK_X ? n - j : BLOCK_X;

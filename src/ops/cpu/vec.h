@@ -18,6 +18,12 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 
+/* Bits of the f32 2^(s-127): e8m0_to_f32 without its branches. 255 would be NaN there; loading
+ * refuses it. */
+ALWAYS int32_t scale_bits(uint8_t s) {
+    return (int32_t)((uint32_t)s << 23 | (uint32_t)(s == 0) << 22);
+}
+
 #if defined(WEIR_ISA_AVX512)
 #include <immintrin.h>
 #define ISA_NAME(name) cpu_avx512_##name
@@ -121,13 +127,12 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[2]) {
         _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
     const __m512i shift =
         _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
-    vf table = _mm512_mul_ps(value, vset(e8m0_to_f32(scale)));
-    uint32_t c[4];
-    memcpy(c, codes, 16);
-    for (int i = 0; i < 2; i++) { /* lanes 0..7 take their nibble from one word, 8..15 from the next
-                                   */
-        __m512i word =
-            _mm512_mask_set1_epi32(_mm512_set1_epi32((int)c[2 * i]), 0xFF00, (int)c[2 * i + 1]);
+    vf table = value * _mm512_castsi512_ps(_mm512_set1_epi32(scale_bits(scale)));
+    for (int i = 0; i < 2; i++) { /* lanes 0..7 take nibbles of one word, 8..15 of the next */
+        int32_t lo, hi;
+        memcpy(&lo, codes + 8 * i, 4);
+        memcpy(&hi, codes + 8 * i + 4, 4);
+        __m512i word = _mm512_mask_set1_epi32(_mm512_set1_epi32(lo), 0xFF00, hi);
         w[i] = _mm512_permutexvar_ps(_mm512_srlv_epi32(word, shift), table);
     }
 }
@@ -238,11 +243,11 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[4]) {
     const vf value = _mm256_set_ps(6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
     const __m256i shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
     const __m256i sign = _mm256_set1_epi32((int)0x80000000u);
-    vf table = _mm256_mul_ps(value, vset(e8m0_to_f32(scale)));
-    uint32_t c[4];
-    memcpy(c, codes, 16);
+    vf table = value * _mm256_castsi256_ps(_mm256_set1_epi32(scale_bits(scale)));
     for (int i = 0; i < 4; i++) {
-        __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32((int)c[i]), shift);
+        int32_t word;
+        memcpy(&word, codes + 4 * i, 4);
+        __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(word), shift);
         __m256i minus = _mm256_and_si256(_mm256_slli_epi32(code, 28), sign);
         w[i] = _mm256_xor_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(minus));
     }
