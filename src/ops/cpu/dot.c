@@ -8,8 +8,11 @@
 #include "ops/cpu/kernels.h"
 
 /* NR: activations of a tile. At 512 bits 4 x 6 sums, 4 weights and 1 activation fill the 32
- * registers. STREAM_X: up to so many the blocked form does not pay. */
-#if defined(WEIR_ISA_AVX512)
+ * registers. STREAM_X: up to so many the blocked form does not pay. Small tiles are the same code
+ * for builds with sanitizers, which take minutes for the large ones. */
+#if defined(WEIR_SMALL_TILES)
+enum { NR = 2, STREAM_X = 4 };
+#elif defined(WEIR_ISA_AVX512)
 enum { NR = 6, STREAM_X = 12 };
 #elif defined(WEIR_ISA_AVX2)
 enum { NR = 3, STREAM_X = 9 };
@@ -125,8 +128,9 @@ ALWAYS void stream(const struct mat *m, uint32_t r, uint32_t r1, const float *co
             tile(m, r, x, y, add, t, WIDE, 1);
     for (; r + MR <= r1; r += MR)
         tile(m, r, x, y, add, t, MR, N);
-    for (; r < r1; r++)
-        tile(m, r, x, y, add, t, 1, N);
+    for (; r < r1; r++) /* rare: one small tile for all N keeps the code small */
+        for (int j = 0; j < N; j++)
+            tile(m, r, x + j, y + j, add, t, 1, 1);
 }
 
 ALWAYS void stream_any(const struct mat *m, uint32_t r0, uint32_t r1, const float *const *x,
@@ -134,10 +138,10 @@ ALWAYS void stream_any(const struct mat *m, uint32_t r0, uint32_t r1, const floa
     switch (n) {
     case 1: stream(m, r0, r1, x, y, add, t, 1); return;
     case 2: stream(m, r0, r1, x, y, add, t, 2); return;
-#if defined(WEIR_ISA_AVX512) || defined(WEIR_ISA_AVX2)
+#if !defined(WEIR_SMALL_TILES) && (defined(WEIR_ISA_AVX512) || defined(WEIR_ISA_AVX2))
     case 3: stream(m, r0, r1, x, y, add, t, 3); return;
 #endif
-#if defined(WEIR_ISA_AVX512)
+#if !defined(WEIR_SMALL_TILES) && defined(WEIR_ISA_AVX512)
     case 4: stream(m, r0, r1, x, y, add, t, 4); return;
     case 5: stream(m, r0, r1, x, y, add, t, 5); return;
     case 6: stream(m, r0, r1, x, y, add, t, 6); return;
@@ -242,7 +246,8 @@ ALWAYS void block_rows(struct blocks *b, uint32_t row, uint32_t rows, uint32_t j
     for (; r + MR <= rows; r += MR)
         block_tile(b, r, row + r, j0, k0, cols, last, x, y, add, MR, N);
     for (; r < rows; r++)
-        block_tile(b, r, row + r, j0, k0, cols, last, x, y, add, 1, N);
+        for (int j = 0; j < N; j++)
+            block_tile(b, r, row + r, j0 + (uint32_t)j, k0, cols, last, x + j, y + j, add, 1, 1);
 }
 
 static void block_rows_full(struct blocks *b, uint32_t row, uint32_t rows, uint32_t j0, uint32_t k0,
