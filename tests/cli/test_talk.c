@@ -120,7 +120,7 @@ static void chat_in_a_pipe_answers_line_by_line(void **state) {
              "chat --model @models/tiny-k3 --set temperature=0 --set seed=1");
     assert_string_equal(last_outcome()->out,
                         "The capital of Norway is Oslo.\nThe capital of Norway is Oslo.\n");
-    succeeds("\"\"\"\nWhat is the capital\nof Norway?\n\"\"\"\n/save %\n",
+    succeeds("\"\"\"\nWhat is the capital\nof Norway?\n\"\"\"\n",
              "chat --model @models/tiny-k3 --set max_tokens=2");
     run("/set temperature 7\nHello\n", "chat --model @models/tiny-k3");
     assert_int_equal(last_outcome()->status, 1);

@@ -190,5 +190,5 @@ step_script() {
         need_packages $browser_packages || return 1
     fi
     ninja -C build-check/gcc || return 1
-    WEIR="$root/build-check/gcc/weir" WEIR_SOURCE_ROOT="$root" bash "$1"
+    WEIR="$root/build-check/gcc/weir" WEIR_SOURCE_ROOT="$root" bash "$1" "$root/build-check/gcc"
 }
