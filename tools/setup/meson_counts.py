@@ -12,6 +12,17 @@ PATTERNS = {
     "skipped": [r"\[  SKIPPED \] (\d+) test", r"^\d+ passed, \d+ failed, (\d+) skipped"],
 }
 
+
+def unittest_counts(output):
+    """What Python's unittest prints: Ran 5 tests ... OK, or FAILED (failures=1, skipped=1)."""
+    ran = sum(int(n) for n in re.findall(r"^Ran (\d+) tests? in", output, re.MULTILINE))
+    tail = " ".join(re.findall(r"^(?:OK|FAILED) \((.*)\)$", output, re.MULTILINE))
+    named = {kind: int(n) for kind, n in re.findall(r"(\w+)=(\d+)", tail)}
+    failed = named.get("failures", 0) + named.get("errors", 0)
+    skipped = named.get("skipped", 0)
+    return {"passed": ran - failed - skipped, "failed": failed, "skipped": skipped}
+
+
 total = dict.fromkeys(PATTERNS, 0)
 with open(sys.argv[1] + "/meson-logs/testlog.json", encoding="utf-8") as log:
     for line in log:
@@ -21,6 +32,8 @@ with open(sys.argv[1] + "/meson-logs/testlog.json", encoding="utf-8") as log:
             kind: sum(int(n) for p in patterns for n in re.findall(p, output, re.MULTILINE))
             for kind, patterns in PATTERNS.items()
         }
+        for kind, n in unittest_counts(output).items():
+            count[kind] += n
         good = test["result"] == "OK" and count["passed"] > 0
         if not good and count["failed"] == 0:
             count["failed"] = 1

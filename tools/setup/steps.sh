@@ -2,7 +2,7 @@
 # exit status; its tests are counted from the log (count_results). Test scripts are found by where
 # they stand, so that a new one is run without being listed here:
 #   src, tests     meson tests (gcc, clang, asan, tsan)
-#   tests/fuzz     libFuzzer targets, with seeds in tests/fuzz/seeds/TARGET
+#   tests/fuzz     libFuzzer targets, with seeds and dictionaries beside them
 #   */run.sh       below tests: programs of their own, such as those that need npm
 #   web/check.sh   the page
 
@@ -161,14 +161,17 @@ step_fuzz() {
     for target in $(find build-check/fuzz/tests/fuzz -maxdepth 1 -type f -executable | sort); do
         local name
         name=$(basename "$target")
-        local corpus="build-check/corpus/$name"
+        # Seeds and dictionary of a target; what it finds on the way stays in build-check.
+        local corpus="build-check/corpus/$name" short=${name#fuzz_} more=
         mkdir -p "$corpus"
-        local seeds="tests/fuzz/seeds/$name"
-        [ -d "$seeds" ] || seeds=
+        for seeds in "tests/fuzz/seeds/$name" "tests/fuzz/corpus/$short"; do
+            [ ! -d "$seeds" ] || more="$more $seeds"
+        done
+        [ ! -f "tests/fuzz/$short.dict" ] || more="$more -dict=tests/fuzz/$short.dict"
         echo "== $name"
         # shellcheck disable=SC2086 # may be none
-        if "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-            "$corpus" $seeds 2>&1 | tail -n 30; [ "${PIPESTATUS[0]}" -eq 0 ]; then
+        if "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 \
+            -print_final_stats=1 "$corpus" $more 2>&1 | tail -n 30; [ "${PIPESTATUS[0]}" -eq 0 ]; then
             passed=$((passed + 1))
         else
             failed=$((failed + 1))
