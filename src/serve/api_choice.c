@@ -28,7 +28,8 @@ struct api_choice {
     struct choice_piece *piece;
     size_t n_pieces, piece_capacity;
     struct text text;
-    struct text shown; /* scratch of the stop matcher */
+    struct text shown;        /* scratch of the stop matcher */
+    struct text bytes, clean; /* scratch of one token's text */
 
     struct choice_logprob *logprobs;
     size_t n_logprobs, logprob_capacity;
@@ -249,6 +250,8 @@ void api_choice_free(struct api_choice *c) {
     free(c->window);
     text_free(&c->text);
     text_free(&c->shown);
+    text_free(&c->bytes);
+    text_free(&c->clean);
     ids_free(&c->ids);
     free(c);
 }
@@ -262,19 +265,18 @@ static size_t count_chars(const char *s, size_t n) {
 
 /* Text completion: the ids' own bytes. */
 static void feed_plain(struct api_choice *c, const weir_token *t, bool shown) {
-    struct text bytes = {0}, clean = {0};
+    text_clear(&c->bytes);
+    text_clear(&c->clean);
     if (shown)
-        tokenizer_decode(c->o.tokenizer, &t->id, 1, c->o.sampling->skip_special, &bytes);
-    if (bytes.n)
-        utf8_push(&c->utf8, bytes.data, bytes.n, &clean);
+        tokenizer_decode(c->o.tokenizer, &t->id, 1, c->o.sampling->skip_special, &c->bytes);
+    if (c->bytes.n)
+        utf8_push(&c->utf8, c->bytes.data, c->bytes.n, &c->clean);
     size_t offset = c->chars;
-    c->chars += count_chars(clean.data, clean.n);
-    if (clean.n)
-        visible(c, clean.data, clean.n);
+    c->chars += count_chars(c->clean.data, c->clean.n);
+    if (c->clean.n)
+        visible(c, c->clean.data, c->clean.n);
     if (c->o.logprobs)
         add_logprob(c, t, c->taken_in, offset);
-    text_free(&bytes);
-    text_free(&clean);
 }
 
 bool api_choice_feed(struct api_choice *c, const weir_token *t, bool is_stop) {

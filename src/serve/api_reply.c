@@ -58,10 +58,17 @@ static void chunk_begin(struct api_envelope *v) {
     text_append(&v->line, v->head.data, v->head.n);
 }
 
-/* `running` is NULL where the chunk's usage is null. */
-static void chunk_end(struct api_envelope *v, const struct api_usage *running, event_sink *sink,
-                      void *arg) {
+static void put_prompt_ids(struct text *out, const struct api_prompt *prompt) {
+    text_puts(out, ",\"prompt_token_ids\":");
+    json_put_ids(out, prompt->ids, prompt->n);
+}
+
+/* `running` is NULL where the chunk's usage is null, `prompt` where its ids are not told. */
+static void chunk_end(struct api_envelope *v, const struct api_usage *running,
+                      const struct api_prompt *prompt, event_sink *sink, void *arg) {
     text_puts(&v->line, "]");
+    if (prompt)
+        put_prompt_ids(&v->line, prompt);
     if (v->sampling->continuous_usage && running) {
         text_puts(&v->line, ",\"usage\":");
         api_usage_write(&v->line, running, v->moonshot_usage);
@@ -117,12 +124,12 @@ void api_event_first(struct api_envelope *v, uint32_t index, const struct api_pr
         put_logprobs(v, &v->line, v->echo ? &scored : NULL, NULL, 0);
     }
     text_puts(&v->line, ",\"finish_reason\":null");
-    if (with_ids) {
-        text_puts(&v->line, ",\"token_ids\":[],\"prompt_token_ids\":");
-        json_put_ids(&v->line, prompt->ids, prompt->n);
-    }
+    put_token_ids(v, &v->line, NULL, 0);
+    /* A chat has one prompt, a text completion one for each choice. */
+    if (with_ids && !v->chat)
+        put_prompt_ids(&v->line, prompt);
     text_puts(&v->line, "}");
-    chunk_end(v, running, sink, arg);
+    chunk_end(v, running, with_ids && v->chat && index == 0 ? prompt : NULL, sink, arg);
 }
 
 /* A piece as the inside of a delta object. */
@@ -193,7 +200,7 @@ void api_event_step(struct api_envelope *v, uint32_t index, struct api_choice *c
         text_puts(&v->line, ",\"finish_reason\":null");
         put_token_ids(v, &v->line, all.ids, i == last_shown ? all.n_ids : 0);
         text_puts(&v->line, "}");
-        chunk_end(v, running, sink, arg);
+        chunk_end(v, running, NULL, sink, arg);
     }
     api_choice_taken(choice, entries_sent);
 }
@@ -221,7 +228,7 @@ void api_event_finish(struct api_envelope *v, uint32_t index, struct api_choice 
     put_end(&v->line, choice);
     put_token_ids(v, &v->line, all.ids, all.n_ids);
     text_puts(&v->line, "}");
-    chunk_end(v, running, sink, arg);
+    chunk_end(v, running, NULL, sink, arg);
     api_choice_taken(choice, true);
 }
 
@@ -309,10 +316,8 @@ static void put_choice(struct api_envelope *v, uint32_t index, struct api_choice
     put_logprobs(v, out, v->echo ? &scored : NULL, all.logprobs, all.n_logprobs);
     put_end(out, choice);
     put_token_ids(v, out, all.ids, all.n_ids);
-    if (!v->chat && v->sampling->return_token_ids) {
-        text_puts(out, ",\"prompt_token_ids\":");
-        json_put_ids(out, prompt->ids, prompt->n);
-    }
+    if (!v->chat && v->sampling->return_token_ids)
+        put_prompt_ids(out, prompt);
     if (!v->chat && v->sampling->params.prompt_logprobs >= 0) {
         text_puts(out, ",\"prompt_logprobs\":");
         logprobs_write_prompt(out, &v->prompt_style, &scored);
@@ -332,10 +337,8 @@ void api_reply_write(struct api_envelope *v, struct api_choice *const *choices, 
     text_puts(out, "],\"usage\":");
     api_usage_write(out, usage, v->moonshot_usage);
     text_puts(out, ",\"system_fingerprint\":null,\"service_tier\":null");
-    if (v->chat && v->sampling->return_token_ids) {
-        text_puts(out, ",\"prompt_token_ids\":");
-        json_put_ids(out, prompts[0].ids, prompts[0].n);
-    }
+    if (v->chat && v->sampling->return_token_ids)
+        put_prompt_ids(out, &prompts[0]);
     if (v->chat && v->sampling->params.prompt_logprobs >= 0) {
         struct logprob_prompt scored = prompt_of(&prompts[0]);
         text_puts(out, ",\"prompt_logprobs\":");

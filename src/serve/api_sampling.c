@@ -387,13 +387,13 @@ bool api_max_tokens_parse(const json_t *body, const char *const *fields, int64_t
     for (; *fields; fields++) {
         int64_t value = 0;
         bool given = false;
-        if (!api_int(&f, *fields, low, INT64_MAX, &value, &given))
+        if (!api_int(&f, *fields, low, UINT32_MAX, &value, &given))
             return false;
         if (!given || out->max_tokens_given)
             continue;
         out->max_tokens_given = true;
         out->max_tokens_field = *fields;
-        out->max_tokens = (uint32_t)(value > UINT32_MAX ? UINT32_MAX : value);
+        out->max_tokens = (uint32_t)value;
     }
     if (out->max_tokens_given && out->params.min_tokens > out->max_tokens)
         return api_fail(e, 400, "min_tokens",

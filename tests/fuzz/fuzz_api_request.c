@@ -71,9 +71,8 @@ static void check_sampling(const struct api_sampling *s) {
 
 static void check_event(void *arg, const char *json, size_t n) {
     WEIR_ASSERT(!memchr(json, '\n', n));
-    json_t *event = json_loadb(json, n, JSON_ALLOW_NUL, NULL);
-    WEIR_ASSERT(event);
-    json_decref(event);
+    /* Not jansson, which knows no NUL in the keys of top_logprobs. */
+    WEIR_ASSERT(utf8_valid(json, n) && jsontext_value_end(json, n, 0) == n);
 }
 
 /* The script, or the bytes of the body, as the model's output. */

@@ -161,6 +161,61 @@ describe("tiny-k3", () => {
     await assertIdle(server, 5);
   });
 
+  test("a named request can be ended from another connection", async () => {
+    const { data, response } = await client.completions
+      .create({ model: "tiny-k3", prompt: "Once", max_tokens: 7000, ignore_eos: true, stream: true })
+      .withResponse();
+    const request_id = response.headers.get("x-request-id");
+    let finish = null;
+    for await (const chunk of data) {
+      if (finish === null) {
+        const reply = await fetch(`${server.url}/abort_request`, {
+          method: "POST",
+          headers: { "content-type": "application/json" },
+          body: JSON.stringify({ request_id }),
+        });
+        assert.equal(reply.status, 200);
+        finish = "asked";
+      }
+      finish = chunk.choices[0]?.finish_reason ?? finish;
+    }
+    assert.equal(finish, "abort");
+    await assertIdle(server, 5);
+  });
+
+  test("masks that leave no token end this request alone", async () => {
+    const tokens = (await (await fetch(`${server.url}/tokenize`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ prompt: " world" }),
+    })).json()).tokens;
+    assert.equal(tokens.length, 1);
+    const body = { model: "tiny-k3", prompt: "The whole", max_tokens: 4, allowed_token_ids: tokens };
+    const [masked, good] = await Promise.allSettled([
+      client.completions.create({ ...body, bad_words: ["world"] }),
+      client.completions.create(body),
+    ]);
+    assert.equal(masked.status, "rejected");
+    assert.equal(masked.reason.status, 500);
+    assert.match(masked.reason.message, /no valid token/);
+    assert.equal(good.value.choices[0].text, " world world world world");
+  });
+
+  test("prompt logprobs name every prompt token", async () => {
+    const reply = await client.chat.completions.create({
+      model: "tiny-k3", messages: capital, max_tokens: 2, prompt_logprobs: 2, return_token_ids: true,
+    });
+    const { prompt_logprobs, prompt_token_ids } = reply;
+    assert.equal(prompt_logprobs.length, reply.usage.prompt_tokens);
+    assert.equal(prompt_logprobs[0], null);
+    for (const [i, entry] of prompt_logprobs.entries()) {
+      if (i === 0) continue;
+      const own = entry[prompt_token_ids[i]];
+      assert.ok(own.logprob <= 0 && own.rank >= 1, `token ${i}`);
+      assert.ok(Object.keys(entry).length <= 3);
+    }
+  });
+
   test("a time limit ends the request with 504", async () => {
     const body = { model: "tiny-k3", prompt: "Once", max_tokens: 7000, ignore_eos: true, timeout: 0.2 };
     await assert.rejects(client.completions.create(body), (e) => e.status === 504);
