@@ -247,6 +247,17 @@ static void man_whole(FILE *out) {
     man_exit_status(out);
 }
 
+/* The order of sections is mdoc's: files stand before the exit status, the rest behind it. */
+static void man_sections(FILE *out, const struct command *c, bool files) {
+    for (size_t i = 0; i < c->n_sections; i++) {
+        const char *title = c->section[i].title;
+        if (!strcmp(title, "DESCRIPTION") || !strcmp(title, "FILES") != files)
+            continue;
+        fprintf(out, ".Sh %s\n", title);
+        roff_paragraphs(out, c->section[i].text);
+    }
+}
+
 void help_print_man(FILE *out, const struct command *c) {
     if (!c) {
         man_whole(out);
@@ -275,12 +286,8 @@ void help_print_man(FILE *out, const struct command *c) {
     man_option(out, &config_row);
     man_option(out, &help_row);
     fputs(".El\n", out);
+    man_sections(out, c, true);
     man_exit_status(out);
-    for (size_t i = 0; i < c->n_sections; i++) {
-        if (!strcmp(c->section[i].title, "DESCRIPTION"))
-            continue;
-        fprintf(out, ".Sh %s\n", c->section[i].title);
-        roff_paragraphs(out, c->section[i].text);
-    }
+    man_sections(out, c, false);
     fputs(".Sh SEE ALSO\n.Xr weir 1\n", out);
 }
