@@ -128,7 +128,11 @@ struct http {
     void (*wake)(void *arg);
     void *wake_arg;
     struct workers *workers;
+    struct http_timer *timers; /* running ones */
 };
+
+/* http_work.c: timers that still run at the end */
+void timers_free(struct http *h);
 
 /* http_conn.c */
 void conn_open(struct http *h, evutil_socket_t fd);

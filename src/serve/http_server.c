@@ -348,6 +348,7 @@ void http_close(struct http *h) {
     free_event(h->wake_event);
     free_event(h->accept_again);
     free_event(h->drain_timer);
+    timers_free(h);
     if (h->scratch)
         evbuffer_free(h->scratch);
     if (h->base)

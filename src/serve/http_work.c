@@ -169,12 +169,24 @@ struct http_timer {
     struct event event;
     void (*fn)(void *arg);
     void *arg;
+    struct http *http;
+    struct http_timer *next, *previous;
 };
+
+static void unlink_timer(struct http_timer *t) {
+    if (t->previous)
+        t->previous->next = t->next;
+    else
+        t->http->timers = t->next;
+    if (t->next)
+        t->next->previous = t->previous;
+}
 
 static void timer_fired(evutil_socket_t fd, short what, void *arg) {
     struct http_timer *t = arg;
     void (*fn)(void *arg) = t->fn;
     void *fn_arg = t->arg;
+    unlink_timer(t);
     free(t);
     fn(fn_arg);
 }
@@ -184,8 +196,10 @@ struct http_timer *http_timer_start(struct http *h, double seconds, void (*fn)(v
     struct http_timer *t = calloc(1, sizeof *t);
     if (!t)
         return NULL;
-    t->fn = fn;
-    t->arg = arg;
+    *t = (struct http_timer){.fn = fn, .arg = arg, .http = h, .next = h->timers};
+    if (t->next)
+        t->next->previous = t;
+    h->timers = t;
     struct timeval tv = {(time_t)seconds, (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     event_assign(&t->event, h->base, -1, 0, timer_fired, t);
     event_add(&t->event, &tv);
@@ -194,5 +208,11 @@ struct http_timer *http_timer_start(struct http *h, double seconds, void (*fn)(v
 
 void http_timer_cancel(struct http_timer *t) {
     event_del(&t->event);
+    unlink_timer(t);
     free(t);
+}
+
+void timers_free(struct http *h) {
+    while (h->timers)
+        http_timer_cancel(h->timers);
 }
