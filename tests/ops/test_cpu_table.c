@@ -592,6 +592,22 @@ static void latent_attention_equals_exact(void **state) {
                 }
 }
 
+/* F-063: any number of heads on a rank, in both forms and both history formats. */
+static void F063_latent_attention_takes_any_number_of_heads(void **state) {
+    static const uint32_t heads[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96};
+    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+        for (int form = 0; form < 2; form++)
+            for (int kv = 0; kv < 2; kv++) {
+                struct mla_shape s = {heads[h], 16, 8, 16, 32};
+                struct ops_case c;
+                case_open(&c, 2e-5, 5000 + heads[h]);
+                mla_case(&c, form ? OP_MLA_PREFILL : OP_MLA_DECODE, &s, 7,
+                         kv ? DTYPE_BF16 : DTYPE_F32, DTYPE_BF16, form ? SEQ_PREFILL : SEQ_DECODE,
+                         true);
+                case_check(&c);
+            }
+}
+
 /* The same rows in the other form, and each sequence of a batch by itself: same bits within a form,
  * rounding between the forms. */
 static void attention_does_not_depend_on_the_batch_and_both_forms_agree(void **state) {
@@ -692,6 +708,7 @@ int main(void) {
         cmocka_unit_test(routing_equals_exact),
         cmocka_unit_test(a_row_of_nan_is_routed_to_valid_experts_with_nan_weights),
         cmocka_unit_test(latent_attention_equals_exact),
+        cmocka_unit_test(F063_latent_attention_takes_any_number_of_heads),
         cmocka_unit_test(attention_does_not_depend_on_the_batch_and_both_forms_agree),
         cmocka_unit_test(history_is_written_as_the_exact_column_writes_it),
     };

@@ -1,47 +1,28 @@
 /* Whole models on the fast columns: logits beside the exact column's, and the promises that hold
  * bit for bit within a fast column: threads and batch do not show. */
-#include "tests/test.h"
+#include "rig.h"
 
-#include "forward/runner.h"
 #include "ops/cpu/cpu.h"
-
-#include <math.h>
 
 static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-linear",
                                      "models/tiny-k3"};
 enum { MODELS = 3, LONGEST = 200 };
 
-struct rig {
-    struct model m;
-    struct weights *w;
-    struct runner *r;
-};
+static struct runner_options options(const struct column *column, uint32_t threads,
+                                     uint32_t sequences, uint32_t rows, enum dtype kv) {
+    return (struct runner_options){.column = column,
+                                   .threads = threads,
+                                   .sequences = sequences,
+                                   .positions = LONGEST,
+                                   .rows = rows,
+                                   .logits = rows,
+                                   .kv_dtype = kv};
+}
 
-static void rig_open(struct rig *g, const char *name, const struct column *column, uint32_t threads,
+static void open_rig(struct rig *g, const char *name, const struct column *column, uint32_t threads,
                      uint32_t sequences, uint32_t rows, enum dtype kv) {
-    weir_error err;
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", source_path(name));
-    struct runner_options o = {.column = column,
-                               .threads = threads,
-                               .sequences = sequences,
-                               .positions = LONGEST,
-                               .rows = rows,
-                               .logits = rows,
-                               .kv_dtype = kv};
-    if (model_open(dir, &g->m, &err) || weights_open(dir, &g->m, &g->w, &err) ||
-        runner_open(&g->m, g->w, &o, &g->r, &err))
-        fail_msg("%s: %s", err.where, err.message);
-}
-
-static void rig_close(struct rig *g) {
-    runner_close(g->r);
-    weights_close(g->w);
-}
-
-static void fill_ids(int32_t *ids, uint32_t n, uint32_t vocab, uint32_t seed) {
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = (int32_t)((seed * 7919u + i * 104729u + i * i * 31u) % vocab);
+    struct runner_options o = options(column, threads, sequences, rows, kv);
+    rig_open(g, name, &o);
 }
 
 /* Logits of all n rows, given in steps of `chunk`. */
@@ -71,15 +52,15 @@ static void logits_of_every_fast_column_are_close_to_exact(void **state) {
     for (int k = 0; k < MODELS; k++) {
         struct rig g;
         int32_t ids[LONGEST];
-        rig_open(&g, models[k], &column_ref, 1, 1, LONGEST, DTYPE_F32);
-        fill_ids(ids, LONGEST, g.m.vocab, 3);
+        open_rig(&g, models[k], &column_ref, 1, 1, LONGEST, DTYPE_F32);
+        rig_ids(ids, LONGEST, g.m.vocab, 3);
         float *want = all_logits(&g, ids, LONGEST, LONGEST);
         size_t n = (size_t)LONGEST * g.m.vocab;
         rig_close(&g);
         for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++) {
             if (!column_cpu(l))
                 continue;
-            rig_open(&g, models[k], column_cpu(l), 2, 1, LONGEST, DTYPE_F32);
+            open_rig(&g, models[k], column_cpu(l), 2, 1, LONGEST, DTYPE_F32);
             for (int c = 0; c < 4; c++) {
                 float *got = all_logits(&g, ids, LONGEST, chunks[c]);
                 double e = rms_difference(got, want, n);
@@ -103,15 +84,15 @@ static void a_batch_of_eight_equals_each_alone(void **state) {
             if (!column_cpu(l))
                 continue;
             struct rig together, alone;
-            rig_open(&together, models[k], column_cpu(l), 3, N, 640, DTYPE_BF16);
-            rig_open(&alone, models[k], column_cpu(l), 1, 1, LONGEST, DTYPE_BF16);
+            open_rig(&together, models[k], column_cpu(l), 3, N, 640, DTYPE_BF16);
+            open_rig(&alone, models[k], column_cpu(l), 1, 1, LONGEST, DTYPE_BF16);
             uint32_t vocab = together.m.vocab;
             static const uint32_t length[N] = {1, 2, 15, 16, 63, 64, 65, 129};
             int32_t ids[N][LONGEST];
             struct runner_feed feeds[N];
             float *want = malloc((size_t)N * STEPS * vocab * sizeof(float));
             for (uint32_t i = 0; i < N; i++) {
-                fill_ids(ids[i], length[i] + STEPS, vocab, i);
+                rig_ids(ids[i], length[i] + STEPS, vocab, i);
                 runner_reset(alone.r, 0);
                 runner_prefill(alone.r, 0, ids[i], length[i], LONGEST);
                 for (uint32_t t = 0; t < STEPS; t++) {
@@ -138,10 +119,43 @@ static void a_batch_of_eight_equals_each_alone(void **state) {
         }
 }
 
+/* F-066: the KDA states and windows after a prefill in chunks of any size are those of token by
+ * token, within 1e-3 of their size, and so are the logits that follow. */
+static void F066_states_after_chunked_prefill_equal_token_by_token(void **state) {
+    static const uint32_t chunks[] = {LONGEST - 1, 64, 50};
+    for (int k = 0; k < MODELS; k++)
+        for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++) {
+            if (!column_cpu(l))
+                continue;
+            struct rig g;
+            int32_t ids[LONGEST];
+            open_rig(&g, models[k], column_cpu(l), 2, 2, LONGEST, DTYPE_F32);
+            rig_ids(ids, LONGEST, g.m.vocab, 77);
+            runner_prefill(g.r, 1, ids, LONGEST - 1, 1);
+            size_t n = program_state_slot_floats(&g.m);
+            double size = 0;
+            for (size_t i = 0; i < n; i++)
+                size = fmax(size, fabs((double)runner_state(g.r, 1, 0)[i]));
+            for (int c = 0; c < 3; c++) {
+                runner_reset(g.r, 0);
+                runner_prefill(g.r, 0, ids, LONGEST - 1, chunks[c]);
+                for (size_t i = 0; i < n; i++) {
+                    double e =
+                        fabs((double)runner_state(g.r, 0, 0)[i] - runner_state(g.r, 1, 0)[i]);
+                    if (!(e <= 1e-3 * size))
+                        fail_msg("%s, %s, chunks of %u: state value %zu off by %g", models[k],
+                                 cpu_level_name(l), chunks[c], i, e);
+                }
+            }
+            rig_close(&g);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_of_every_fast_column_are_close_to_exact),
         cmocka_unit_test(a_batch_of_eight_equals_each_alone),
+        cmocka_unit_test(F066_states_after_chunked_prefill_equal_token_by_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
