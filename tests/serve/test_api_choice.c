@@ -45,6 +45,8 @@ struct answer {
     size_t first_text_event; /* number of the step that first showed content, from 1 */
     size_t step;
     struct text argument[8];
+    bool paced; /* check that no token's entry comes before its text */
+    size_t token_bytes;
 };
 
 static void answer_free(struct answer *a) {
@@ -113,6 +115,14 @@ static void take_call_delta(struct answer *a, const json_t *call) {
     append(&a->argument[index], arguments);
 }
 
+/* An entry may come with later text than its own, never earlier. */
+static void check_pace(struct answer *a, const json_t *logprobs) {
+    const json_t *tokens = json_object_get(logprobs, "tokens");
+    for (size_t i = 0; i < json_array_size(tokens); i++)
+        a->token_bytes += json_string_length(json_array_get(tokens, i));
+    assert_true(a->token_bytes <= a->content.n);
+}
+
 /* F-032: every choice of every chunk has delta, index and finish_reason. */
 static void take_event(void *arg, const char *json, size_t n) {
     struct answer *a = arg;
@@ -138,6 +148,8 @@ static void take_event(void *arg, const char *json, size_t n) {
     for (size_t i = 0; i < json_array_size(calls); i++)
         take_call_delta(a, json_array_get(calls, i));
     append_logprobs(&a->logprobs, json_object_get(choice, "logprobs"));
+    if (a->paced)
+        check_pace(a, json_object_get(choice, "logprobs"));
     if (last)
         end_choice(a, choice);
     a->events++;
@@ -611,6 +623,22 @@ static void chat_logprobs_name_the_visible_tokens_only(void **state) {
     ids_free(&ids);
 }
 
+static void logprobs_wait_for_held_text(void **state) {
+    struct script s = {.output = "Yes.\nUsers are many",
+                       .plain = true,
+                       .logprobs = true,
+                       .stops = {"\nUser: "},
+                       .finish = WEIR_FINISH_LENGTH};
+    struct ids ids = {0};
+    ids_of(s.output, &ids);
+    struct answer a = {.paced = true};
+    size_t one = 1;
+    play(&s, ids.data, ids.n, &one, 1, true, &a);
+    assert_int_equal(a.token_bytes, strlen(s.output));
+    answer_free(&a);
+    ids_free(&ids);
+}
+
 static void an_empty_answer_is_an_empty_string(void **state) {
     struct script s = {.output = THINK_END ANSWER ANSWER_END END};
     expect(&s, "", "", "stop null");
@@ -639,6 +667,7 @@ int main(void) {
         cmocka_unit_test(tokens_behind_a_stop_string_do_not_count),
         cmocka_unit_test(stop_id_is_told_and_its_text_hidden),
         cmocka_unit_test(chat_logprobs_name_the_visible_tokens_only),
+        cmocka_unit_test(logprobs_wait_for_held_text),
         cmocka_unit_test(an_empty_answer_is_an_empty_string),
     };
     return cmocka_run_group_tests(tests, open_text, close_text);
