@@ -156,11 +156,11 @@ static bool put_next_call(struct api_choice *c, bool all) {
     return true;
 }
 
+/* Only the newest call can still grow: one that the model abandoned for the next never gets its
+ * end. */
 static bool call_is_open(const struct api_choice *c) {
-    for (size_t i = 0; i < c->n_calls; i++)
-        if (c->calls[i].out && !c->calls[i].complete)
-            return true;
-    return false;
+    const struct held_call *newest = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+    return newest && newest->out && !newest->complete;
 }
 
 static void on_call(struct api_choice *c, const struct chat_event *e) {

@@ -467,6 +467,30 @@ static void F024_three_calls_count_0_1_2(void **state) {
     answer_free(&a);
 }
 
+/* A call that the model gave up for the next one gets no end; the next one streams all the same. */
+static void a_call_behind_an_abandoned_one_streams_as_it_comes(void **state) {
+    struct text output = {0};
+    struct ids ids = {0};
+    text_puts(&output, THINK_END TOOLS "<|open|>call tool=\"left\" index=\"1\"<|sep|>"
+                                       "<|open|>call tool=\"write\" index=\"2\"<|sep|>"
+                                       "<|open|>argument key=\"body\" type=\"string\"<|sep|>");
+    for (int i = 0; i < 100; i++)
+        text_puts(&output, "the quick fox ");
+    text_puts(&output, "<|close|>argument<|sep|>" CALL_END TOOLS_END END);
+    struct script s = {.output = output.data};
+    ids_of(s.output, &ids);
+    struct answer a = {0}, whole = {0};
+    size_t one = 1;
+    play(&s, ids.data, ids.n, &one, 1, true, &a);
+    assert_int_equal(a.call_begins, 2);
+    assert_true(a.argument_events >= 20);
+    answer_free(&a);
+    play_all(&s, &whole);
+    answer_free(&whole);
+    text_free(&output);
+    ids_free(&ids);
+}
+
 static void calls_without_their_first_index_come_at_the_end(void **state) {
     struct script s = {.output = THINK_END ANSWER ANSWER_END TOOLS CALL("c", "7")
                            ARG("x", "number", "1") CALL_END CALL("b", "5") CALL_END TOOLS_END END};
@@ -659,6 +683,7 @@ int main(void) {
         cmocka_unit_test(F033_no_part_of_a_stop_string_reaches_the_client),
         cmocka_unit_test(F034_text_is_held_only_while_it_may_become_a_stop),
         cmocka_unit_test(F035_stop_string_is_shown_only_when_asked_for),
+        cmocka_unit_test(a_call_behind_an_abandoned_one_streams_as_it_comes),
         cmocka_unit_test(calls_without_their_first_index_come_at_the_end),
         cmocka_unit_test(generation_cut_inside_a_call_keeps_what_was_sent),
         cmocka_unit_test(unfinished_character_at_the_end_is_replaced),
