@@ -179,7 +179,7 @@ def events(body):
 
 
 def wait_for(check, seconds=5):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (20 * seconds if SANITIZED else seconds)
     while time.monotonic() < end:
         if check():
             return True

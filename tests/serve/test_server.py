@@ -315,7 +315,8 @@ class Abandoned(unittest.TestCase):
                 s.close()
                 start = time.monotonic()
                 self.assertTrue(wait_for(lambda: self.running() == 0, 2))
-                self.assertLess(time.monotonic() - start, 1)
+                if not test_http.SANITIZED:
+                    self.assertLess(time.monotonic() - start, 1)
                 self.assertEqual(self.aborts(), aborts + 1)
                 values = self.server.metrics()
                 self.assertEqual(total(values, "vllm:kv_cache_usage_perc"), 0)
@@ -384,8 +385,8 @@ class Ending(unittest.TestCase):
         return s, reader
 
     def test_F083_sigterm_under_load_drains(self):
-        server = Weir("--compute", "exact", "--threads", "1")
-        s, reader = self.stream(server, 400)
+        server = Weir("--compute", "exact", "--threads", "1", "--drain-timeout", "300")
+        s, reader = self.stream(server, 15 if test_http.SANITIZED else 500)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
         answer = post(server, "/v1/completions", completion(), JSON)
@@ -400,7 +401,7 @@ class Ending(unittest.TestCase):
                 break
             data += piece
         self.assertEqual(events(data)[-1], "data: [DONE]")
-        self.assertEqual(server.process.wait(10), 0)
+        self.assertEqual(server.process.wait(60), 0)
         s.close()
         server.stop()
 
