@@ -599,8 +599,7 @@ class Streams(Case):
             for _ in range(4):
                 reader.chunk()
                 times.append(time.monotonic())
-            for a, b in zip(times, times[1:]):
-                self.assertGreater(b - a, 0.1)
+            self.assertGreater(times[-1] - times[0], 0.3)  # of 0.6: nothing waited for the end
 
     def test_a_failure_before_and_after_the_first_byte(self):
         self.assert_error(post(self.server, "/v1/breaks"), 500, "InternalServerError")
@@ -624,7 +623,7 @@ class Streams(Case):
         for _ in range(20):
             start = time.monotonic()
             self.assertEqual(len(events(post(self.server, "/v1/stream?events=50").body)), 51)
-            self.assertLess(time.monotonic() - start, 1)
+            self.assertLess(time.monotonic() - start, 5)  # the slow one reads only after this
         # 30 MB wait for the reader, but not in our memory.
         flat(self, self.server.rss_kib() - memory, 8192)
         slow.settimeout(20)
@@ -971,7 +970,7 @@ class Ending(unittest.TestCase):
                 time.sleep(0.2)
                 self.assertIsNone(server.process.poll())
                 server.process.send_signal(second)
-                self.assertEqual(server.process.wait(2), code)
+                self.assertEqual(server.process.wait(10), code)
             server.stop()
 
     def test_an_idle_server_ends_at_once(self):
