@@ -245,6 +245,37 @@ static void a_sequence_may_be_cut_anywhere(void **state) {
         }
 }
 
+/* Chunks end on absolute multiples of 64, so a cut there does not show at all: a resumed prefill
+ * has the bits of one that was never interrupted. */
+static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
+    const struct column *columns[3];
+    for (uint32_t k = fast_columns(columns); k-- > 0;)
+        for (uint32_t pos0 = 0; pos0 <= 33; pos0 += 33)
+            for (uint32_t cut = 64; cut <= 128; cut += 64) {
+                struct kda_case c;
+                kda_open(&c, shapes[3], 13, GATES_RANDOM, false, 4);
+                struct batch_seq *s = &c.t.seqs[0];
+                c.op.kind = OP_KDA_PREFILL;
+                s->pos0 = pos0;
+                run_op(columns[k], &c.op, &c.t.b, 256, 1);
+                struct outcome whole = read_outcome(&c);
+                uint32_t rows = s->rows;
+                s->rows = cut - pos0;
+                run_op(columns[k], &c.op, &c.t.b, 256, 1);
+                s->row0 = cut - pos0;
+                s->pos0 = cut;
+                s->rows = rows - s->row0;
+                s->from = s->slot;
+                run_op(columns[k], &c.op, &c.t.b, 256, 1);
+                struct outcome again = read_outcome(&c);
+                assert_memory_equal(again.out, whole.out, whole.n_out * sizeof(float));
+                assert_memory_equal(again.state, whole.state, whole.n_state * sizeof(float));
+                outcome_free(whole);
+                outcome_free(again);
+                heap_free(&c.heap);
+            }
+}
+
 /* A member of a batch gets the bits it gets alone. */
 static void a_sequence_does_not_depend_on_its_batch(void **state) {
     const struct column *columns[3];
@@ -297,6 +328,7 @@ int main(void) {
         cmocka_unit_test(both_forms_equal_the_exact_recurrence),
         cmocka_unit_test(report),
         cmocka_unit_test(a_sequence_may_be_cut_anywhere),
+        cmocka_unit_test(a_cut_on_a_multiple_of_64_gives_the_same_bits),
         cmocka_unit_test(a_sequence_does_not_depend_on_its_batch),
         cmocka_unit_test(a_sequence_without_a_slot_is_skipped),
     };

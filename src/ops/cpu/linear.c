@@ -44,7 +44,7 @@ void cpu_linear(const struct op_linear *a, const struct batch *b, struct work wo
         const struct linear_part *p = &a->part[i];
         uint64_t per_row = (uint64_t)p->w.cols + p->w2.cols;
         uint32_t r0 = cut(lo, begin, per_row, p->w.rows);
-        uint32_t r1 = work.index + 1 == work.count ? p->w.rows : cut(hi, begin, per_row, p->w.rows);
+        uint32_t r1 = cut(hi, begin, per_row, p->w.rows);
         begin += per_row * p->w.rows;
         if (r0 >= r1)
             continue;
