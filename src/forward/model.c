@@ -14,7 +14,6 @@ struct step_program {
     uint32_t n_taps;
     struct tensor logits, mixed;
     struct sample_result *results;
-    int32_t *ids;
     const struct column *column;
     struct step_limits limits;
     uint32_t threads;
@@ -76,7 +75,7 @@ static void build_steps(struct builder *b) {
     sample->u.sample = (struct op_sample){b->logits, b->results};
 }
 
-static void build_all(struct builder *b, struct step_program *p) {
+static void build_all(struct builder *b) {
     const struct model *m = b->m;
     uint32_t bank = m->res_block ? (m->layers + m->res_block - 1) / m->res_block : 0;
     b->prefix = builder_keep(b, b->limits.rows, m->hidden);
@@ -91,7 +90,6 @@ static void build_all(struct builder *b, struct step_program *p) {
     }
     b->logits = builder_keep(b, b->limits.logits, m->vocab);
     b->results = builder_take(b, b->limits.logits * sizeof *b->results);
-    p->ids = builder_take(b, b->limits.rows * sizeof *p->ids);
     build_steps(b);
 }
 
@@ -160,7 +158,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
         .m = m, .w = w, .column = column, .kv = kv, .state = state, .limits = limits};
     struct builder b = empty;
     b.measuring = true;
-    build_all(&b, p);
+    build_all(&b);
     p->n_ops = b.n_ops;
     p->n_taps = b.n_taps;
     size_t ops_bytes = b.n_ops * sizeof *p->op, taps_bytes = b.n_taps * sizeof *p->tap_point;
@@ -178,7 +176,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
     b.op = p->op = arena_take(&p->arena, ops_bytes);
     b.tap = p->tap_point = arena_take(&p->arena, taps_bytes);
     b.layer = arena_take(&p->arena, layer_bytes);
-    build_all(&b, p);
+    build_all(&b);
     p->logits = b.logits;
     p->mixed = b.mixed;
     p->results = b.results;
@@ -222,7 +220,7 @@ static void run_member(void *arg, uint32_t member) {
     struct work w = {member, p->threads,
                      p->scratch ? p->scratch + member * p->scratch_bytes : NULL};
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        column_run(p->column, &p->op[i], p->batch, p->ids, w);
+        column_run(p->column, &p->op[i], p->batch, p->batch->ids, w);
         team_barrier(p->team);
         if (p->tap) {
             if (member == 0)
@@ -235,12 +233,6 @@ static void run_member(void *arg, uint32_t member) {
 void program_run(struct step_program *p, struct team *team, const struct batch *b) {
     WEIR_ASSERT(team_threads(team) == p->threads && b->n_rows <= p->limits.rows &&
                 b->n_logits <= p->limits.logits);
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        int64_t id = b->ids[i];
-        if (id < 0) /* drawn by the step before */
-            id = p->results[id - ID_FROM_PREVIOUS].token.id;
-        p->ids[i] = (int32_t)id;
-    }
     p->team = team;
     p->batch = b;
     team_run(team, run_member, p);

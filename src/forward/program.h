@@ -28,7 +28,8 @@ weir_status program_build(const struct model *m, const struct weights *w,
 void program_free(struct step_program *p);
 
 /* Runs one batch on the team (as many members as the program was built for). Afterwards the logits
- * are in program_logits and draws in program_results. The batch must be within the limits. */
+ * are in program_logits and draws in program_results. The batch must be within the limits, and its
+ * ids real ones: references to the step before are the executor's to resolve. */
 void program_run(struct step_program *p, struct team *team, const struct batch *b);
 
 /* The drawn or scored tokens of the last run, [n_logits]. */

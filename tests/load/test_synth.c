@@ -167,7 +167,7 @@ static void what_is_written_is_complete_and_loads(void **state) {
     };
     for (size_t i = 0; i < 3; i++) {
         struct scratch s = synthetic(options[i]);
-        struct inspect_report *r;
+        struct inspect_report *r = NULL;
         weir_error err;
         if (try_load(s.dir, &err) || inspect_open(s.dir, &r, &err))
             fail_msg("%s: %s", err.where, err.message);
@@ -197,7 +197,7 @@ static void what_is_written_is_complete_and_loads(void **state) {
 }
 
 static struct weights *opened(const char *dir, struct model *m) {
-    struct weights *w;
+    struct weights *w = NULL;
     weir_error err;
     if (model_open(dir, m, &err) || weights_open(dir, m, &w, &err))
         fail_msg("%s: %s", err.where, err.message);

@@ -47,8 +47,8 @@ static void the_cut_of_the_input_changes_nothing(void **state) {
     static const char *const requests[] = {
         "GET /a/../b?x=1&y HTTP/1.1\r\nHost: h\r\nX-Y: \t v v \t\r\n\r\nGET /next",
         "\r\nPOST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabcdef",
-        "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n"
-        "a;x=y\r\n0123456789\r\n1\r\n!\r\n000\r\nT: v\r\n\r\nrest",
+        ("POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n"
+         "a;x=y\r\n0123456789\r\n1\r\n!\r\n000\r\nT: v\r\n\r\nrest"),
         "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
         "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcdeX",
         "POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n",
