@@ -159,8 +159,8 @@ size_t weir_prompt_logprobs(weir_request *r, const weir_token **out);
  * were written. */
 size_t weir_ready(weir_engine *e, weir_request **out, size_t cap);
 void *weir_user(const weir_request *r);
-/* Ends the request within one step; finish becomes WEIR_FINISH_ABORT unless it had ended. Pages and
- * slot are freed. */
+/* Ends the request once the steps in flight are done (two at most); finish becomes
+ * WEIR_FINISH_ABORT unless it had ended. Pages and slot are freed. */
 void weir_cancel(weir_request *r);
 /* Frees the request, cancelling it first where needed. The handle is dead afterwards. */
 void weir_release(weir_request *r);

@@ -2,9 +2,12 @@
  * team. */
 #include "base/cpu.h"
 
+#include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum cpu_level cpu_best(void) {
     enum cpu_level best = CPU_PORTABLE;
@@ -39,4 +42,30 @@ uint32_t cpu_count(void) {
         return 1;
     int n = CPU_COUNT(&set);
     return n < 1 ? 1 : (uint32_t)n;
+}
+
+/* The number in a one-line file; UINT64_MAX where there is none, or the word "max". */
+static uint64_t limit_in(const char *path) {
+    uint64_t bytes = UINT64_MAX;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return bytes;
+    if (fscanf(f, "%" SCNu64, &bytes) != 1)
+        bytes = UINT64_MAX;
+    fclose(f);
+    return bytes;
+}
+
+uint64_t memory_limit(void) {
+    /* Where a container sees its own limit: control groups version 2 and version 1. Without one,
+     * version 1 shows a number larger than any machine. */
+    static const char *const files[] = {"/sys/fs/cgroup/memory.max",
+                                        "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t least = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        uint64_t limit = limit_in(files[i]);
+        least = limit < least ? limit : least;
+    }
+    return least;
 }

@@ -1,4 +1,4 @@
-/* cpu.h: what this processor can do, asked once. */
+/* cpu.h: what this machine gives the process: instruction sets, cores, memory. */
 #ifndef WEIR_BASE_CPU_H
 #define WEIR_BASE_CPU_H
 
@@ -17,5 +17,9 @@ enum cpu_level cpu_best(void);
 const char *cpu_level_name(enum cpu_level level);
 /* Cores this process may run on (affinity mask), at least 1. */
 uint32_t cpu_count(void);
+
+/* Bytes of memory this process may use: the machine's, or its container's limit where that is less.
+ */
+uint64_t memory_limit(void);
 
 #endif

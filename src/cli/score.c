@@ -63,13 +63,17 @@ static weir_status add_check(struct score_case *c, const char *what, double erro
     return WEIR_OK;
 }
 
-/* The largest of `most` and the differences of two rows; NaN anywhere stays. */
+/* How far two numbers are apart. A NaN is infinitely far from everything: carried on as NaN it
+ * would get lost in the next comparison, and a broken model would pass. */
+static double distance(double a, double b) {
+    double d = fabs(a - b);
+    return isnan(d) ? INFINITY : d;
+}
+
+/* The largest of `most` and the distances of two rows. */
 static double worst(double most, const float *a, const float *b, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        double d = fabs((double)a[i] - b[i]);
-        if (!(d <= most))
-            most = d;
-    }
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, distance(a[i], b[i]));
     return most;
 }
 
@@ -127,10 +131,9 @@ static void compare_routing(struct work_case *w, struct routing *r, uint32_t row
         for (uint32_t k = 0; same && k < route->top_k; k++) {
             size_t at = (size_t)i * route->top_k + k;
             same = json_integer_value(json_array_get(ids, k)) == route->ids[at];
-            double d =
-                fabs(json_number_value(json_array_get(weights, k)) - (double)route->weights[at]);
-            if (same && !(d <= r->error))
-                r->error = d;
+            if (same)
+                r->error = fmax(r->error, distance(json_number_value(json_array_get(weights, k)),
+                                                   route->weights[at]));
         }
         r->wrong += !same;
     }
@@ -198,7 +201,7 @@ static weir_status report_flow(struct work_case *w, weir_error *err) {
             first = first && j >= i;
             shown = shown && a->rows == a->ref.rows;
             double share = a->error / fmax(1, a->largest);
-            if (!(share <= worst_share)) {
+            if (share > worst_share) {
                 worst_share = share;
                 worst_one = a;
             }
@@ -250,7 +253,7 @@ static weir_status compare_array(struct work_case *w, const json_t *entry, const
         for (size_t i = 0; i < n; i++)
             largest = fmax(largest, fabsf(data[i]));
         double e = worst(0, mine, data, n), b = w->bound * fmax(1, largest);
-        if (!(e / b <= *error / *bound)) {
+        if (e / b > *error / *bound) {
             *error = e;
             *bound = b;
         }
@@ -308,10 +311,9 @@ static void compare_tops(struct work_case *w, const struct vector_array *ids,
     const float *lp = vector_floats(logprobs, row);
     double total = log_total(logits, vocab);
     for (size_t k = 0; k < ids->cols && k < logprobs->cols; k++) {
-        double d = id[k] >= 0 && (size_t)id[k] < vocab ? fabs((double)logits[id[k]] - total - lp[k])
-                                                       : INFINITY;
-        if (!(d <= t->logprob))
-            t->logprob = d;
+        bool known = id[k] >= 0 && (size_t)id[k] < vocab;
+        t->logprob =
+            fmax(t->logprob, known ? distance((double)logits[id[k]] - total, lp[k]) : INFINITY);
     }
     bool clear = ids->cols < 2 || (double)lp[0] - lp[1] > 2 * w->bound;
     t->wrong += clear && argmax(logits, vocab) != id[0];
@@ -379,8 +381,8 @@ static weir_status greedy_exact(struct work_case *w, weir_error *err) {
         logits = runner_logits(w->runner, 0);
     }
     /* Where the best two are nearer than twice the error that is allowed, either is right. */
-    bool tie =
-        differ != SIZE_MAX && json_number_value(json_array_get(gaps, differ)) <= 2 * w->bound;
+    const json_t *gap = differ == SIZE_MAX ? NULL : json_array_get(gaps, differ);
+    bool tie = json_is_number(gap) && json_number_value(gap) <= 2 * w->bound;
     w->out->keeps_gap_rule = differ == SIZE_MAX || tie;
     weir_status status =
         add_check(w->out, "greedy ids that differ",

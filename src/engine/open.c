@@ -1,10 +1,10 @@
 /* open.c: weir_open: from a directory to a running engine. The only file of this room that knows
  * checkpoints and columns. */
+#include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/options.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 /* What lies below the executor. */
 struct loaded {
@@ -23,11 +23,6 @@ static void loaded_close(void *arg) {
     if (l->weights)
         weights_close(l->weights);
     free(l);
-}
-
-static uint64_t machine_bytes(void) {
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
 }
 
 static enum dtype kv_format(enum weir_kv_dtype d) {
@@ -89,7 +84,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .max_position = m->max_position,
     };
     struct engine_sizes s;
-    st = engine_sizes_plan(o, &unit, machine_bytes(), &s, err);
+    st = engine_sizes_plan(o, &unit, memory_limit(), &s, err);
     if (st)
         return st;
 

@@ -35,7 +35,8 @@ weir_status json_text_parse(const char *text, size_t bytes, const char *path, js
     if (*out)
         return WEIR_OK;
     enum json_error_code code = json_error_code(&fault);
-    if (code == json_error_out_of_memory)
+    /* Where memory runs out between two values, jansson leaves no code and no text at all. */
+    if (code == json_error_out_of_memory || !fault.text[0])
         return weir_fail(err, WEIR_NO_MEMORY, path, "no memory to parse %zu bytes of JSON", bytes);
     if (code == json_error_duplicate_key) {
         char key[256];

@@ -224,6 +224,8 @@ weir_status added_tokens_parse(const char *path, const char *text, size_t n, uin
                                uint32_t vocab, struct added_token *tokens, weir_error *err) {
     json_error_t fault;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &fault);
+    if (!root && !fault.text[0]) /* jansson leaves no text where memory runs out */
+        return weir_fail(err, WEIR_NO_MEMORY, path, "no memory to parse %zu bytes of JSON", n);
     if (!root)
         return weir_fail(err, WEIR_BAD_FILE, path, "line %d, column %d: %s", fault.line,
                          fault.column, fault.text);

@@ -2,6 +2,8 @@
  * nothing. Each case changes one thing of a copied vectors directory and must be found out. */
 #include "tests/cli/program.h"
 
+#include <math.h>
+
 static const char *const directory = "vec";
 
 static void fresh_copy(void) {
@@ -85,6 +87,32 @@ static void a_logit_beyond_its_bound_is_found_out(void **state) {
     fresh_copy();
     shift("len129.logits.f32", 112 * 128 + 5, -2e-3f);
     found_out("len129", "logits of the prompt");
+}
+
+/* Good values behind a NaN must not make it forgotten. */
+static void a_nan_is_found_out_wherever_it_stands(void **state) {
+    fresh_copy();
+    shift("len1.logits.f32", 17, NAN);
+    found_out("len1", "logits of the prompt");
+    fresh_copy();
+    shift("len63.logits.f32", 112 * 30 + 5, NAN);
+    found_out("len63", "logits of the prompt");
+    fresh_copy();
+    shift("len65.kda3.S.f32", 500, NAN);
+    found_out("len65", "KDA states");
+    fresh_copy();
+    shift("len1.layer2.attn_out.f32", 3, NAN);
+    found_out("len1", "attn_out");
+}
+
+static void a_greedy_id_without_its_gap_is_no_tie(void **state) {
+    fresh_copy();
+    json_t *m = load_manifest(), *c = json_array_get(json_object_get(m, "cases"), 1);
+    json_t *greedy = json_object_get(c, "greedy");
+    json_array_set_new(json_object_get(greedy, "ids"), 9, json_integer(1));
+    json_object_del(greedy, "logit_gap");
+    store_manifest(m);
+    found_out("len63", "greedy ids");
 }
 
 static void an_activation_beyond_its_bound_is_found_out(void **state) {
@@ -174,6 +202,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(undamaged_numbers_pass_on_both_columns),
         cmocka_unit_test(a_logit_beyond_its_bound_is_found_out),
+        cmocka_unit_test(a_nan_is_found_out_wherever_it_stands),
+        cmocka_unit_test(a_greedy_id_without_its_gap_is_no_tie),
         cmocka_unit_test(an_activation_beyond_its_bound_is_found_out),
         cmocka_unit_test(a_state_beyond_its_bound_is_found_out),
         cmocka_unit_test(another_expert_or_id_is_found_out),

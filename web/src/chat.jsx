@@ -65,8 +65,10 @@ function User({ turn, onEdit, disabled }) {
 function Composer({ draft, setDraft, busy, ready, onSend, onStop }) {
   const ref = useRef(null);
   useLayoutEffect(() => {
-    ref.current.style.height = 'auto';
-    ref.current.style.height = `${Math.min(ref.current.scrollHeight, innerHeight * 0.4)}px`;
+    const box = ref.current;
+    box.style.height = 'auto';
+    const border = box.offsetHeight - box.clientHeight; // scrollHeight counts none, height does
+    box.style.height = `${Math.min(box.scrollHeight + border, innerHeight * 0.4)}px`;
   }, [draft]);
   const onKeyDown = (e) => {
     if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) {
