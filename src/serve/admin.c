@@ -202,10 +202,16 @@ static void metrics(void *arg, struct http_request *q, struct http_reply *r) {
 
 /* ---- administration ---- */
 
+enum { ABORT_BYTES = 4096 }; /* it is parsed on the loop thread, while all others wait */
+
 /* Answers 200 whether or not the id is known: who asks learns nothing about others' requests. */
 static void abort_request(void *arg, struct http_request *q, struct http_reply *r) {
     struct server *s = arg;
     json_error_t fault;
+    if (q->body_bytes > ABORT_BYTES) {
+        http_reply_error(r, 413, NULL, "the body must not be larger than %d bytes", ABORT_BYTES);
+        return;
+    }
     json_t *body = json_loadb(q->body, q->body_bytes, JSON_REJECT_DUPLICATES, &fault);
     if (!json_is_object(body)) {
         http_reply_error(r, 400, NULL, "the body must be one JSON object");

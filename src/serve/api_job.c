@@ -1,5 +1,6 @@
 /* api_job.c: see api_job.h. Called by the handlers of all endpoints with a body.
- * Invariant that bites: while a worker has the job, the loop thread touches only `reply`. */
+ * Invariant that bites: while a worker has the job, the loop thread touches only `reply`. A job
+ * whose client has gone may come to job_done without having been worked on. */
 #include "serve/api_job.h"
 
 void api_reply_error(struct http_reply *r, const struct api_error *e) {
@@ -21,6 +22,7 @@ static void job_done(void *arg) {
     }
     if (job->reply)
         api_reply_error(job->reply, &job->error);
+    free(job->body);
     job->free(job);
 }
 
@@ -43,8 +45,8 @@ void api_job_start(struct api_job *job, struct api *api, struct http_request *q,
     if (job->bytes <= HTTP_WORK_BYTES) {
         job_work(job);
         job_done(job);
-    } else if (!http_work(server_http(api->server), job_work, job_done, job)) {
-        http_reply_error(r, 500, NULL, "out of memory");
+    } else if (!http_work(r, job_work, job_done, job)) {
+        http_reply_error(r, 503, NULL, "too many large requests at once");
         free(job->body);
         job->free(job);
     }

@@ -130,11 +130,14 @@ struct http_timer *http_timer_start(struct http *h, double seconds, void (*fn)(v
                                     void *arg);
 void http_timer_cancel(struct http_timer *t);
 
-/* Runs work(arg) on a worker thread, then done(arg) on the loop thread; both exactly once, also
- * while stopping. Bodies above HTTP_WORK_BYTES are parsed and tokenised this way. False: no memory,
- * nothing will be called. */
+/* Runs work(arg) on a worker thread, then done(arg) on the loop thread, for one reply, which has
+ * one job at a time. done is called exactly once, also while stopping, and after `closed` when the
+ * reply has died; work is not called when it died before a worker came to it. Bodies above
+ * HTTP_WORK_BYTES are parsed and tokenised this way, and until done has been called the request's
+ * body counts among those of all connections. False: too many bodies wait, or no memory; nothing
+ * will be called, and the handler answers 503. */
 enum { HTTP_WORK_BYTES = 65536 };
-bool http_work(struct http *h, void (*work)(void *arg), void (*done)(void *arg), void *arg);
+bool http_work(struct http_reply *r, void (*work)(void *arg), void (*done)(void *arg), void *arg);
 
 /* From any thread, never blocks: the loop will call the wake callback soon, once for any number of
  * calls. Its signature is that of weir_options.on_progress, with the http as argument. */

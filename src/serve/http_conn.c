@@ -121,7 +121,13 @@ static void conn_write(struct bufferevent *bev, void *arg) {
     size_t queued = output_bytes(c);
     if (c->state == CONN_FLUSH && queued == 0) {
         linger(c);
-    } else if (c->held && queued <= HTTP_STREAM_SHORT) {
+        return;
+    }
+    if (c->state == CONN_IDLE && !c->tls_waiting && queued == 0) {
+        leave_idle_list(c);
+        become_idle(c); /* idle time begins when the answer is out */
+    }
+    if (c->held && queued <= HTTP_STREAM_SHORT) {
         c->held = false;
         bufferevent_enable(bev, EV_READ);
         bufferevent_trigger(bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS);
@@ -198,6 +204,11 @@ static void conn_timeout(evutil_socket_t fd, short what, void *arg) {
     case CONN_BODY: refuse(c, 408, "the request body took too long to arrive"); break;
     case CONN_BUSY: check_for_close(c); break;
     case CONN_IDLE:
+        /* The last answer is still on its way over a slow link: conn_write sees its end, and a
+         * reader that takes nothing has its own time limit. */
+        if (c->tls_waiting || output_bytes(c) == 0)
+            c->state = CONN_DEAD;
+        break;
     case CONN_LINGER:
     case CONN_FLUSH:
     case CONN_DEAD: c->state = CONN_DEAD; break;
@@ -208,13 +219,15 @@ static void conn_timeout(evutil_socket_t fd, short what, void *arg) {
 
 /* ---- requests ---- */
 
-/* Bodies of all connections share one budget; and a body that trickles in must not live for ever.
- */
+/* Large bodies of all connections share one budget; small ones are bounded by the number of
+ * connections, so that a few large ones cannot shut everybody out. And a body that trickles in must
+ * not live for ever. */
 static bool body_progress(struct http_conn *c) {
     struct http *h = c->http;
-    h->buffered += c->parser.body_space - c->body_counted;
-    c->body_counted = c->parser.body_space;
-    if (h->buffered > h->config->max_buffered_bytes) {
+    size_t held = c->parser.body_bytes > HTTP_WORK_BYTES ? c->parser.body_space : 0;
+    h->buffered += held - c->body_counted;
+    c->body_counted = held;
+    if (held > 0 && h->buffered > h->config->max_buffered_bytes) {
         refuse(c, 503, "too many large requests at once");
         return false;
     }

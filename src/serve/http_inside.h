@@ -78,6 +78,7 @@ struct http_reply {
     bool pinged;            /* the ping timer saw no event since its last run */
     struct evbuffer *extra; /* further header fields, or NULL */
     struct http_timer *ping;
+    struct job *job; /* what a worker does for it, NULL: nothing */
     void (*closed)(void *arg);
     void *closed_arg;
     void (*aborted)(void *arg);
@@ -116,7 +117,7 @@ struct http {
     struct conn_list idle; /* the longest idle first */
     size_t n_conns, max_conns;
     size_t in_flight;
-    size_t buffered; /* bytes of bodies held by connections */
+    size_t buffered; /* bytes of large bodies held by connections and by workers' jobs */
     struct route_node *routes;
     struct http_reply *ids[HTTP_ID_SLOTS];
     struct evbuffer *scratch;
@@ -133,6 +134,8 @@ struct http {
 
 /* http_work.c: timers that still run at the end */
 void timers_free(struct http *h);
+/* The job's reply has ended: a job that no worker has begun is done without being worked on. */
+void workers_forget(struct workers *w, struct job *job);
 
 /* http_conn.c */
 void conn_open(struct http *h, evutil_socket_t fd);

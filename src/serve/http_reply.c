@@ -132,6 +132,8 @@ static void reply_free(struct http_reply *r, int status) {
         h->in_flight--;
     if (r->ping)
         http_timer_cancel(r->ping);
+    if (r->job)
+        workers_forget(h->workers, r->job);
     if (r->extra)
         evbuffer_free(r->extra);
     free(r->headers);

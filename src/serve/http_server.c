@@ -330,7 +330,7 @@ void http_shut(struct http *h) {
     while (!TAILQ_EMPTY(&h->conns))
         conn_free(TAILQ_FIRST(&h->conns));
     if (h->workers)
-        workers_finish(h->workers);
+        workers_finish(h);
 }
 
 static void free_event(struct event *event) {

@@ -1,8 +1,14 @@
 /* http_work.c: what is not the loop's own work: worker threads for big bodies, wake-ups from the
  * engine, timers. One eventfd brings both finished jobs and wake-ups back to the loop; a job's
- * memory belongs to the worker while it runs and to the loop before and after. */
+ * memory belongs to the worker while it runs and to the loop before and after.
+ *
+ * Invariant that bites: a client may go while its body waits here. Its bytes stay in the budget of
+ * all bodies until the job is done, and the queue holds jobs of living replies only, at most
+ * max_waiting_bodies: nobody can pile up work by sending and leaving. */
 #include "serve/http_inside.h"
 #include "serve/http_work.h"
+
+#include "base/error.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +20,8 @@ struct job {
     void (*work)(void *arg);
     void (*done)(void *arg);
     void *arg;
+    struct http_reply *reply; /* loop thread: NULL once it has ended */
+    size_t bytes;             /* loop thread: of the budget */
     struct job *next;
 };
 
@@ -25,6 +33,7 @@ struct workers {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct job_queue todo, finished;
+    size_t waiting;   /* in todo */
     size_t open_jobs; /* loop thread: handed over and not done yet */
     bool stop;
     _Atomic bool wake_wanted;
@@ -63,6 +72,7 @@ static void *worker(void *arg) {
             pthread_cond_wait(&w->more, &w->lock);
             continue;
         }
+        w->waiting--;
         pthread_mutex_unlock(&w->lock);
         job->work(job->arg);
         pthread_mutex_lock(&w->lock);
@@ -103,7 +113,8 @@ void workers_close(struct workers *w) {
     free(w);
 }
 
-void workers_collect(struct workers *w) {
+void workers_collect(struct http *h) {
+    struct workers *w = h->workers;
     for (;;) {
         pthread_mutex_lock(&w->lock);
         struct job *job = take(&w->finished);
@@ -111,32 +122,65 @@ void workers_collect(struct workers *w) {
         if (!job)
             return;
         w->open_jobs--;
+        h->buffered -= job->bytes;
+        if (job->reply)
+            job->reply->job = NULL;
         job->done(job->arg);
         free(job);
     }
 }
 
-void workers_finish(struct workers *w) {
+void workers_finish(struct http *h) {
+    struct workers *w = h->workers;
     while (w->open_jobs > 0) {
         uint64_t count;
-        workers_collect(w);
+        workers_collect(h);
         if (w->open_jobs > 0 && read(w->fd, &count, sizeof count) < 0)
             usleep(1000); /* the descriptor does not block */
     }
 }
 
-bool http_work(struct http *h, void (*work)(void *arg), void (*done)(void *arg), void *arg) {
-    struct workers *w = h->workers;
+bool http_work(struct http_reply *r, void (*work)(void *arg), void (*done)(void *arg), void *arg) {
+    struct http_conn *c = r->conn;
+    struct workers *w = c->http->workers;
+    WEIR_ASSERT(!r->job);
     struct job *job = malloc(sizeof *job);
     if (!job)
         return false;
-    *job = (struct job){work, done, arg, NULL};
-    w->open_jobs++;
+    *job = (struct job){work, done, arg, r, c->body_counted, NULL};
     pthread_mutex_lock(&w->lock);
-    put(&w->todo, job);
-    pthread_cond_signal(&w->more);
+    bool taken = w->waiting < c->http->config->max_waiting_bodies;
+    if (taken) {
+        put(&w->todo, job);
+        w->waiting++;
+        pthread_cond_signal(&w->more);
+    }
     pthread_mutex_unlock(&w->lock);
+    if (!taken) {
+        free(job);
+        return false;
+    }
+    w->open_jobs++;
+    c->body_counted = 0;
+    r->job = job;
     return true;
+}
+
+void workers_forget(struct workers *w, struct job *job) {
+    job->reply = NULL;
+    pthread_mutex_lock(&w->lock);
+    struct job **at = &w->todo.first;
+    while (*at && *at != job)
+        at = &(*at)->next;
+    if (*at) { /* not begun: it never will */
+        *at = job->next;
+        if (w->todo.last == &job->next)
+            w->todo.last = at;
+        w->waiting--;
+        put(&w->finished, job);
+        signal_loop(w);
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- wake-ups ---- */
@@ -157,7 +201,7 @@ void workers_event(evutil_socket_t fd, short what, void *arg) {
     uint64_t count;
     ssize_t got = read(fd, &count, sizeof count);
     (void)got; /* nothing to read: somebody else was faster */
-    workers_collect(h->workers);
+    workers_collect(h);
     /* The flag falls before the callback looks: progress after that look wakes again. */
     if (atomic_exchange(&h->workers->wake_wanted, false) && h->wake)
         h->wake(h->wake_arg);

@@ -7,10 +7,10 @@
 /* NULL without memory or threads. */
 struct workers *workers_open(struct http *h, uint32_t threads);
 void workers_close(struct workers *w); /* after workers_finish */
-/* Loop thread: calls done of the jobs that have run. */
-void workers_collect(struct workers *w);
+/* Loop thread: calls done of the jobs that have run or were forgotten. */
+void workers_collect(struct http *h);
 /* Loop thread: waits until no job is open. */
-void workers_finish(struct workers *w);
+void workers_finish(struct http *h);
 /* The event of the eventfd; arg is the http. */
 void workers_event(evutil_socket_t fd, short what, void *arg);
 

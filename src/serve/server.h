@@ -41,10 +41,11 @@ struct serve_config {
     double stuck_seconds;   /* 120: /health is 503 when work waits and no step ended for so long */
     double request_seconds; /* 0: no time limit of a request */
     size_t max_body_bytes;  /* 64 MiB */
-    size_t max_buffered_bytes; /* 1 GiB: bodies of all connections together, then 503 */
-    uint32_t max_connections;  /* 16384 */
-    uint32_t workers;          /* 2 threads for big bodies */
-    bool access_log;           /* one line a request on standard error */
+    size_t max_buffered_bytes;   /* 1 GiB: bodies above 64 KiB of all connections, then 503 */
+    uint32_t max_connections;    /* 16384 */
+    uint32_t workers;            /* 2 threads for big bodies */
+    uint32_t max_waiting_bodies; /* 1024: big bodies that no worker has begun, then 503 */
+    bool access_log;             /* one line a request on standard error */
 
     uint32_t max_n;      /* 128: cap of the field n */
     bool salt_by_key;    /* the cache salt defaults to one derived from the API key */

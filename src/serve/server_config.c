@@ -16,6 +16,7 @@ struct serve_config serve_config_default(void) {
         .max_buffered_bytes = (size_t)1 << 30,
         .max_connections = 16384,
         .workers = 2,
+        .max_waiting_bodies = 1024,
         .access_log = true,
         .max_n = 128,
     };

@@ -148,6 +148,7 @@ static void breaks(void *arg, struct http_request *q, struct http_reply *r) {
 
 static void count(void *arg) {
     struct answer *a = arg;
+    usleep((unsigned)a->interval_ms * 1000);
     for (size_t i = 0; i < a->bytes; i++)
         a->sum += (unsigned char)a->body[i];
     http_wake(a->toy->http);
@@ -166,8 +167,13 @@ static void counted(void *arg) {
 
 static void work(void *arg, struct http_request *q, struct http_reply *r) {
     struct answer *a = begin(arg, r);
+    a->interval_ms = parameter(q, "ms", 0);
     a->body = http_take_body(q, &a->bytes);
-    http_work(a->toy->http, count, counted, a);
+    if (!http_work(r, count, counted, a)) {
+        http_reply_error(r, 503, NULL, "too many bodies wait");
+        free(a->body);
+        free(a);
+    }
 }
 
 static void counters(void *arg, struct http_request *q, struct http_reply *r) {
@@ -230,6 +236,10 @@ static bool set_option(struct serve_config *config, const char *option) {
         config->max_body_bytes = (size_t)atol(value);
     } else if (strncmp(option, "max_buffered_bytes", n) == 0) {
         config->max_buffered_bytes = (size_t)atol(value);
+    } else if (strncmp(option, "max_waiting_bodies", n) == 0) {
+        config->max_waiting_bodies = (uint32_t)atol(value);
+    } else if (strncmp(option, "workers", n) == 0) {
+        config->workers = (uint32_t)atol(value);
     } else if (strncmp(option, "max_connections", n) == 0) {
         config->max_connections = (uint32_t)atol(value);
     } else {

@@ -568,6 +568,23 @@ class Timing(Case):
             self.assertEqual(Reader(fresh).rest(), b"")
             self.assertEqual(reader.rest(), b"")
 
+    def test_an_answer_on_its_way_over_a_slow_link_is_not_idle(self):
+        with self.server.connect() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            size = 16 << 20  # more than the sockets hold, queued at once
+            s.sendall(request("POST", f"/v1/stream?events=1&size={size}", b"{}"))
+            time.sleep(3)  # longer than the idle time
+            start = time.monotonic()
+            pieces = []
+            while data := s.recv(1 << 20):
+                pieces.append(data)
+                if data.endswith(b"\r\n0\r\n\r\n"):
+                    start = time.monotonic()
+            body = b"".join(pieces)
+            self.assertGreater(len(body), size)
+            self.assertTrue(body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), body[-40:])
+            self.assertGreater(time.monotonic() - start, 1)  # idle time begins at the end
+
     def test_a_running_request_is_not_idle(self):
         self.assertTrue(post(self.server, "/v1/late?ms=2500").json()["late"])
 
@@ -899,6 +916,63 @@ class Crowd(unittest.TestCase):
             self.assertEqual(post(server, "/v1/echo", b"y" * 1200000).status, 200)
             for s in holders:
                 s.close()
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_a_full_budget_shuts_no_small_body_out(self):
+        server = Server("max_buffered_bytes=2900100")
+        try:
+            with server.connect() as holder:
+                holder.sendall(b"POST /v1/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2900001"
+                               b"\r\n\r\n" + b"x" * 2900000)
+                time.sleep(0.5)  # all of it is there before somebody else asks for room
+                self.assertEqual(post(server, "/v1/echo", b"y" * 200000).status, 503)
+                for size in (1, 4096, 65536):
+                    answer = post(server, "/v1/echo", b"y" * size)
+                    self.assertEqual((answer.status, answer.json()["bytes"]), (200, size))
+                self.assertEqual(post(server, "/v1/echo", b"y" * 200000).status, 503)
+            self.assertTrue(wait_for(
+                lambda: post(server, "/v1/echo", b"y" * 200000).status == 200))
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_bodies_of_clients_that_went_count_until_their_jobs_are_done(self):
+        server = Server("max_buffered_bytes=3000000", "workers=1")
+        try:
+            body = b"y" * 2000000
+            with server.connect() as s:
+                s.sendall(request("POST", "/v1/work?ms=2000", body))
+                self.assertTrue(wait_for(lambda: server.counters()["in_flight"] == 1))
+                time.sleep(0.2)  # the worker has it
+            self.assertTrue(wait_for(lambda: server.counters()["in_flight"] == 0))
+            self.assertEqual(post(server, "/v1/work", body).status, 503)
+            self.assertEqual(server.counters()["worked"], 0)
+            self.assertTrue(wait_for(lambda: server.counters()["worked"] == 1))
+            self.assertEqual(post(server, "/v1/work", body).json()["sum"], sum(body))
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_waiting_jobs_are_bounded_and_end_with_their_clients(self):
+        server = Server("max_waiting_bodies=3", "workers=1")
+        try:
+            first = server.connect(30)
+            first.sendall(request("POST", "/v1/work?ms=4000", b"y" * 100000))
+            self.assertTrue(wait_for(lambda: server.counters()["in_flight"] == 1))
+            time.sleep(0.2)  # the worker has it
+            for done in (3, 6):
+                waiting = [server.connect() for _ in range(3)]
+                for s in waiting:
+                    s.sendall(request("POST", "/v1/work?ms=60000", b"y" * 100000))
+                self.assertTrue(wait_for(lambda: server.counters()["in_flight"] == 4))
+                refused = post(server, "/v1/work", b"y" * 100000)
+                self.assertEqual((refused.status, refused.headers["retry-after"]), (503, "1"))
+                for s in waiting:
+                    s.close()
+                # Done without work, which would take minutes, and while the worker is busy.
+                self.assertTrue(wait_for(lambda: server.counters()["worked"] == done))
+            self.assertEqual(Reader(first).answer().status, 200)
+            first.close()
+            self.assertEqual(post(server, "/v1/work", b"y" * 100000).status, 200)
         finally:
             self.assertEqual(server.stop()[0], 0)
 

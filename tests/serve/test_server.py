@@ -368,6 +368,13 @@ class Abandoned(unittest.TestCase):
         self.assertEqual(
             post(self.server, "/abort_request", b'{"rid": "nobody"}', JSON).status, 200)
 
+    def test_a_large_body_of_abort_request_is_refused(self):
+        start, end = b'{"rid": "nobody", "x": "', b'"}'
+        for size, status in ((4096, 200), (4097, 413), (1 << 20, 413)):
+            body = start + b"x" * (size - len(start + end)) + end
+            answer = post(self.server, "/abort_request", body, JSON)
+            self.assertEqual(answer.status, status)
+
     def test_health_answers_while_the_engine_works(self):
         s = self.start()
         self.assertTrue(wait_for(lambda: self.running() == 1))
