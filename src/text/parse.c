@@ -157,6 +157,14 @@ void parser_call_abandon(struct chat_parser *p) {
     p->call_open = p->call_reported = false;
 }
 
+static void end_of_turn(struct chat_parser *p) {
+    switch (p->chat->markup) {
+    case CHAT_K3: parse_k3_end(p); break;
+    case CHAT_KIMI_LINEAR: parser_call_abandon(p); break;
+    }
+    p->ended = true;
+}
+
 /* -------------------------------------------------------------------------------------------------
  * the caller's side */
 
@@ -165,8 +173,7 @@ void chat_parser_feed(struct chat_parser *p, const int32_t *ids, size_t n) {
         p->fed++;
         if (ids[i] == p->chat->end || ids[i] == p->chat->eos) {
             parser_break(p, false);
-            parser_call_abandon(p);
-            p->ended = true;
+            end_of_turn(p);
             break;
         }
         switch (p->chat->markup) {
@@ -184,7 +191,7 @@ void chat_parser_finish(struct chat_parser *p, bool cut) {
     if (cut)
         p->call_open = false;
     else
-        parser_call_abandon(p);
+        end_of_turn(p);
     p->ended = true;
 }
 

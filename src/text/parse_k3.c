@@ -179,7 +179,24 @@ static void end_value(struct chat_parser *p) {
     }
 }
 
+static void close_call(struct chat_parser *p) {
+    end_value(p);
+    if (p->k3.has_member)
+        args_puts(p, "}");
+    parser_call_end(p);
+}
+
+/* A call that the model left open is closed for it: its head may have been streamed already, and
+ * what a client gets must be whole JSON. */
+static void leave_open_call(struct chat_parser *p) {
+    if (!in_call(p))
+        return;
+    p->call_broken = true;
+    close_call(p);
+}
+
 static void call_begin(struct chat_parser *p, const struct text *tag) {
+    leave_open_call(p);
     struct text name = {0}, number = {0};
     uint64_t index = 0;
     attribute(tag, "tool", &name);
@@ -194,7 +211,7 @@ static void call_begin(struct chat_parser *p, const struct text *tag) {
 }
 
 static void leave_call(struct chat_parser *p, enum k3_place place) {
-    parser_call_abandon(p);
+    leave_open_call(p);
     go(p, place);
 }
 
@@ -227,10 +244,7 @@ static void closed(struct chat_parser *p, const struct text *tag) {
     } else if (tag_is(tag, "call")) {
         if (!in_call(p))
             return;
-        end_value(p);
-        if (p->k3.has_member)
-            args_puts(p, "}");
-        parser_call_end(p);
+        close_call(p);
         go(p, K3_TOOLS);
     } else if ((tag_is(tag, "think") && at == K3_THINK && p->options.thinking) ||
                (tag_is(tag, "response") && at == K3_RESPONSE)) {
@@ -254,6 +268,10 @@ static void tag_ends(struct chat_parser *p) {
     else if (tag.n != 0)
         closed(p, &tag);
     text_free(&tag);
+}
+
+void parse_k3_end(struct chat_parser *p) {
+    leave_call(p, K3_BETWEEN);
 }
 
 void parse_k3_id(struct chat_parser *p, int32_t id) {

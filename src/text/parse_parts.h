@@ -71,6 +71,7 @@ void parser_call_abandon(struct chat_parser *p);
 
 void parse_k3_start(struct chat_parser *p);
 void parse_k3_id(struct chat_parser *p, int32_t id);
+void parse_k3_end(struct chat_parser *p); /* the turn has ended by itself */
 void parse_k3_free(struct chat_parser *p);
 void parse_kimi_start(struct chat_parser *p);
 void parse_kimi_id(struct chat_parser *p, int32_t id);

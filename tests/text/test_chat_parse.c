@@ -240,14 +240,14 @@ static void k3_calls(void **state) {
          STRING("a", "b") "{/call}",
          "[][] f#1({\"a\":\"b\"})", 1},
         /* not closed before the next call, the end of tools, another channel, the end of the turn:
-         * what was sent stands, and the call is not complete */
+         * the call is closed for the model, and counted as a failure */
         {TOOLS, "{tools}" CALL("f", "1") STRING("a", "b") CALL("g", "2") "{/call}{/tools}",
-         "[][] f#1({\"a\":\"b\")! g#2({})", 1},
+         "[][] f#1({\"a\":\"b\"}) g#2({})", 1},
         {TOOLS, "{tools}" CALL("f", "1") ARG("a", "string") "b{/tools}{response}c",
-         "[][c] f#1({\"a\":\"b)!", 1},
-        {TOOLS, "{tools}" CALL("f", "1") "{response}c", "[][c] f#1()!", 1},
-        {TOOLS, "{tools}" CALL("f", "1") "{e}", "[][] f#1()!", 1},
-        {TOOLS, "{tools}" CALL("f", "1") ARG("a", "number") "1{/m}", "[][] f#1({\"a\":)!", 1},
+         "[][c] f#1({\"a\":\"b\"})", 1},
+        {TOOLS, "{tools}" CALL("f", "1") "{response}c", "[][c] f#1({})", 1},
+        {TOOLS, "{tools}" CALL("f", "1") "{e}", "[][] f#1({})", 1},
+        {TOOLS, "{tools}" CALL("f", "1") ARG("a", "number") "1{/m}", "[][] f#1({\"a\":1})", 1},
         /* a value that is not closed ends with its call or where the next one begins */
         {TOOLS, "{tools}" CALL("f", "1") ARG("a", "string") "b{/call}",
          "[][] f#1({\"a\":\"b\"})", 1},
