@@ -69,8 +69,10 @@ void io_print_ids(const int32_t *ids, size_t n) {
 weir_status io_parse_ids(const char *text, size_t n, uint32_t vocab, const char *where,
                          struct ids *out, weir_error *err) {
     const char *p = text, *end = text + n;
+    bool comma = false; /* the last thing read was a comma: an id must follow */
     while (p < end) {
-        if (isspace((unsigned char)*p) || *p == ',') {
+        if (isspace((unsigned char)*p) || (*p == ',' && !comma && out->n > 0)) {
+            comma = comma || *p == ',';
             p++;
             continue;
         }
@@ -89,7 +91,10 @@ weir_status io_parse_ids(const char *text, size_t n, uint32_t vocab, const char 
                              vocab - 1);
         }
         ids_push(out, (int32_t)id);
+        comma = false;
         p += len;
     }
+    if (comma)
+        return weir_fail(err, WEIR_BAD_VALUE, where, "ends in a comma, an id must follow it");
     return WEIR_OK;
 }
