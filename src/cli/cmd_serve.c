@@ -10,7 +10,7 @@ struct serve_args {
     struct option_list served_names, api_keys, cors_origins;
     char *host, *tls_cert, *tls_key, *api_key_file, *admin_key;
     uint32_t port, max_connections, max_n, workers;
-    bool open_metrics, access_log, salt_by_key, moonshot_usage, tokenizer_info;
+    bool open_metrics, access_log, salt_by_key, moonshot_usage;
     double header_seconds, body_seconds, idle_seconds, stall_seconds, drain_seconds, ping_seconds,
         stuck_seconds, request_seconds;
     uint64_t max_body_bytes, max_buffered_bytes;
@@ -141,7 +141,6 @@ static const struct option_spec limit_options[] = {
 static const struct option_spec answer_options[] = {
     FLAG("access-log", access_log, "Write one line a request to standard error."),
     FLAG("moonshot-usage", moonshot_usage, "Repeat cached_tokens at the top of usage."),
-    FLAG("enable-tokenizer-info", tokenizer_info, "Answer /tokenizer_info."),
 };
 
 static int run_serve(void *record, weir_error *err) {
@@ -183,7 +182,6 @@ static int run_serve(void *record, weir_error *err) {
     c.max_n = a->max_n;
     c.salt_by_key = a->salt_by_key;
     c.moonshot_usage = a->moonshot_usage;
-    c.enable_tokenizer_info = a->tokenizer_info;
     int status = weir_serve_run(&c, err);
     return err->code ? command_exit_status(err) : status;
 }

@@ -160,6 +160,11 @@ bool route_head(struct http_reply *r) {
     r->route = node ? &node->route : NULL;
     if (!check_access(r, node ? node->route.access : path_access(h, q->path)))
         return false;
+    if (!node && methods == 0 && !http_is_ready(h) && !h->draining) {
+        /* The routes of the API come with the model: until then no path is known to be unknown. */
+        http_reply_error(r, 503, NULL, "the model is being loaded");
+        return false;
+    }
     if (!node && methods == 0) {
         http_reply_error(r, 404, NULL, "unknown path %.200s", q->path);
         return false;

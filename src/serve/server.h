@@ -50,7 +50,6 @@ struct serve_config {
     uint32_t max_n;      /* 128: cap of the field n */
     bool salt_by_key;    /* the cache salt defaults to one derived from the API key */
     bool moonshot_usage; /* usage.cached_tokens beside prompt_tokens_details */
-    bool enable_tokenizer_info;
 };
 struct serve_config serve_config_default(void);
 

@@ -52,7 +52,8 @@ static void whole_prompt_equals_chunks_equals_token_by_token(void **state) {
         struct rig g;
         struct runner_options o = exact(1, 1, LONGEST);
         rig_open(&g, models[k], &o);
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        /* The largest model takes every fourth length: 1, 64, 129. */
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += k == 2 ? 4 : 1) {
             uint32_t n = lengths[i];
             int32_t ids[LONGEST];
             rig_ids(ids, n, g.m.vocab, n);

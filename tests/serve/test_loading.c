@@ -127,7 +127,9 @@ static void a_long_load_is_watched_through_health(void **state) {
     assert_int_equal(status_of(&r, "/get_model_info"), 503);
     assert_int_equal(status_of(&r, "/health_generate"), 503);
     assert_int_equal(status_of(&r, "/metrics"), 200);
+    assert_int_equal(status_of(&r, "/work"), 503); /* comes with the model: not there *yet* */
     assert_int_equal(wait_for_status(&r, "/health", 200), 200);
+    assert_int_equal(status_of(&r, "/nowhere"), 404);
     assert_int_equal(status_of(&r, "/ready"), 200);
     assert_int_equal(status_of(&r, "/work"), 200);
     assert_non_null(fgets(line, sizeof line, r.out));
