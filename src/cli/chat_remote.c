@@ -7,10 +7,16 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-enum { REPLY_LIMIT = 64 << 20, CONNECT_SECONDS = 20, SILENCE_SECONDS = 600 };
+enum { REPLY_LIMIT = 64 << 20, CONNECT_SECONDS = 20, SILENCE_SECONDS = 600, PROBE_MS = 3000 };
 
 struct remote_backend {
     struct chat_backend base;
@@ -127,10 +133,87 @@ static void on_chunk(struct evhttp_request *r, void *arg) {
     }
 }
 
+/* Why no connection to an address comes about: 0 when it does. */
+static int try_address(const struct addrinfo *a) {
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), reason = 0;
+    if (fd < 0)
+        return errno;
+    if (connect(fd, a->ai_addr, a->ai_addrlen) != 0)
+        reason = errno;
+    if (reason == EINPROGRESS) {
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        socklen_t n = sizeof reason;
+        if (poll(&p, 1, PROBE_MS) != 1)
+            reason = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &reason, &n) != 0)
+            reason = errno;
+    }
+    close(fd);
+    return reason;
+}
+
+/* The HTTP client does not tell why it came to no connection: the way is walked once more. */
+static void explain_connection(struct exchange *x) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%d", x->remote->port);
+    int fault = getaddrinfo(x->remote->host, port, &hints, &list), reason = 0;
+    if (fault)
+        snprintf(x->fault, sizeof x->fault, "host %s: %s", x->remote->host, gai_strerror(fault));
+    if (fault)
+        return;
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        reason = try_address(a);
+        if (!reason)
+            break;
+    }
+    freeaddrinfo(list);
+    if (reason)
+        snprintf(x->fault, sizeof x->fault, "port %d of %s: %s", x->remote->port, x->remote->host,
+                 strerror(reason));
+    else if (!x->remote->tls)
+        copy_fault(x, "the server closed the connection without an answer; one that speaks TLS "
+                      "wants https://");
+}
+
+/* The handshake that failed; the verification of a certificate has spoken for itself. */
+static void explain_tls(struct exchange *x) {
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(x->connection);
+    const SSL *ssl = bev ? bufferevent_openssl_get_ssl(bev) : NULL;
+    unsigned long code = bev ? bufferevent_get_openssl_error(bev) : 0;
+    const char *reason = code ? ERR_reason_error_string(code) : NULL;
+    char text[400];
+    if (ssl && SSL_is_init_finished(ssl))
+        copy_fault(x, "the server closed the connection without an answer");
+    if (code && ERR_GET_REASON(code) == SSL_R_WRONG_VERSION_NUMBER)
+        copy_fault(x, "TLS: the server does not speak it; http:// is for one without");
+    snprintf(text, sizeof text, "TLS: the handshake failed%s%s", reason ? ": " : "",
+             reason ? reason : "; http:// is for a server without TLS");
+    copy_fault(x, text);
+}
+
+/* A certificate that is not trusted is named with the way out. */
+static int on_certificate(int good, X509_STORE_CTX *store) {
+    SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct exchange *x = ssl ? SSL_get_app_data(ssl) : NULL;
+    if (good || !x)
+        return good;
+    int code = X509_STORE_CTX_get_error(store);
+    bool other = code == X509_V_ERR_HOSTNAME_MISMATCH || code == X509_V_ERR_IP_ADDRESS_MISMATCH;
+    char text[400];
+    snprintf(text, sizeof text, "TLS: the server's certificate is refused: %s%s",
+             X509_verify_cert_error_string(code),
+             other ? "; --url must name the host as the certificate does"
+                   : "; --tls-ca FILE names certificates to trust");
+    copy_fault(x, text);
+    return 0;
+}
+
 static void on_done(struct evhttp_request *r, void *arg) {
     struct exchange *x = arg;
-    x->is_done = r != NULL;
-    if (r) {
+    /* Without a connection the request comes back too, with no status. */
+    x->is_done = r && evhttp_request_get_response_code(r) != 0;
+    if (x->is_done) {
         x->status = evhttp_request_get_response_code(r);
         evbuffer_add_buffer(x->unread, evhttp_request_get_input_buffer(r));
         if (x->gather && x->status == 200)
@@ -143,8 +226,15 @@ static void on_error(enum evhttp_request_error error, void *arg) {
     struct exchange *x = arg;
     switch (error) {
     case EVREQ_HTTP_TIMEOUT: copy_fault(x, "the server does not answer"); break;
-    case EVREQ_HTTP_EOF: copy_fault(x, "the connection ended early"); break;
-    case EVREQ_HTTP_INVALID_HEADER: copy_fault(x, "the answer is no HTTP"); break;
+    case EVREQ_HTTP_EOF:
+        if (x->status) /* else there may never have been a connection: see explain_connection */
+            copy_fault(x, "the connection ended early");
+        break;
+    case EVREQ_HTTP_INVALID_HEADER:
+        copy_fault(x, x->remote->tls
+                          ? "the answer is no HTTP"
+                          : "the answer is no HTTP; a server that speaks TLS wants https://");
+        break;
     case EVREQ_HTTP_BUFFER_ERROR: copy_fault(x, "the connection broke"); break;
     case EVREQ_HTTP_REQUEST_CANCEL: break;
     case EVREQ_HTTP_DATA_TOO_LONG: copy_fault(x, "the answer is too long"); break;
@@ -159,14 +249,17 @@ static void look_at_stop(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
-static struct bufferevent *open_tls(struct remote_backend *b, struct event_base *loop) {
+static struct bufferevent *open_tls(struct exchange *x) {
+    struct remote_backend *b = x->remote;
     SSL *ssl = SSL_new(b->tls);
     if (!ssl)
         return NULL;
     SSL_set_tlsext_host_name(ssl, b->host);
     SSL_set1_host(ssl, b->host);
-    struct bufferevent *bev = bufferevent_openssl_socket_new(
-        loop, -1, ssl, BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    SSL_set_app_data(ssl, x);
+    struct bufferevent *bev =
+        bufferevent_openssl_socket_new(x->loop, -1, ssl, BUFFEREVENT_SSL_CONNECTING,
+                                       BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (bev)
         bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
     else
@@ -176,7 +269,7 @@ static struct bufferevent *open_tls(struct remote_backend *b, struct event_base 
 
 static bool start(struct exchange *x, const char *path, const char *body) {
     struct remote_backend *b = x->remote;
-    struct bufferevent *bev = b->tls ? open_tls(b, x->loop) : NULL;
+    struct bufferevent *bev = b->tls ? open_tls(x) : NULL;
     if (b->tls && !bev)
         return false;
     x->connection =
@@ -238,6 +331,10 @@ static weir_status run_exchange(struct exchange *x, const char *path, const char
         return weir_fail(err, WEIR_BAD_VALUE, x->remote->base.name, "status %d%s%s", x->status,
                          told ? ": " : "", x->fault);
     }
+    if (started && !x->status && !x->is_done && !x->fault[0])
+        explain_connection(x);
+    if (started && !x->status && !x->is_done && !x->fault[0])
+        explain_tls(x);
     if (x->fault[0] || !started || !x->is_done)
         return weir_fail(err, WEIR_CLOSED, x->remote->base.name, "%s",
                          x->fault[0] ? x->fault : "cannot be reached");
@@ -345,17 +442,31 @@ static weir_status read_url(struct remote_backend *b, const char *url, bool *is_
     return status;
 }
 
+/* Asked once beforehand, because a name server that is silent is waited for at every look-up. */
+static weir_status check_host(const struct remote_backend *b, weir_error *err) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    int fault = getaddrinfo(b->host, NULL, &hints, &list);
+    if (fault)
+        return weir_fail(err, WEIR_CLOSED, b->base.name, "host %s: %s", b->host,
+                         gai_strerror(fault));
+    freeaddrinfo(list);
+    return WEIR_OK;
+}
+
 weir_status chat_backend_remote(const char *url, const char *key, const char *ca, const char *model,
                                 const volatile sig_atomic_t *stop, struct chat_backend **out,
                                 weir_error *err) {
     struct remote_backend *b = calloc(1, sizeof *b);
     if (!b)
         return weir_fail(err, WEIR_NO_MEMORY, "--url", "no memory");
+    signal(SIGPIPE, SIG_IGN); /* a server that is gone is an error of its connection alone */
     b->base = (struct chat_backend){
         .name = strdup(model ? model : url), .ask = ask, .close = close_backend};
     b->key = key && *key ? strdup(key) : NULL;
     bool is_tls = false;
     weir_status status = read_url(b, url, &is_tls, err);
+    if (!status)
+        status = check_host(b, err);
     if (!status && is_tls) {
         b->tls = SSL_CTX_new(TLS_client_method());
         if (!b->tls)
@@ -365,7 +476,7 @@ weir_status chat_backend_remote(const char *url, const char *key, const char *ca
             status = weir_fail(err, WEIR_BAD_FILE, ca ? ca : "system certificates",
                                "cannot be read as certificates");
         else
-            SSL_CTX_set_verify(b->tls, SSL_VERIFY_PEER, NULL);
+            SSL_CTX_set_verify(b->tls, SSL_VERIFY_PEER, on_certificate);
     }
     if (!status && !model)
         status = find_model(b, stop, err);

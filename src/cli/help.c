@@ -37,14 +37,39 @@ static void print_value(FILE *out, const struct option_spec *s) {
         fputs(s->value, out);
 }
 
+/* What of a known option this build lacks: all of it, or some of its values. Empty: nothing. */
+static const char *lacking(const struct option_spec *s, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    if (!s->refusal)
+        return out;
+    if (s->type != OPTION_CHOICE) {
+        snprintf(out, cap, "(not in this build)");
+        return out;
+    }
+    for (const char *c = s->choices; *c;) {
+        size_t len = strcspn(c, "|");
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)len, c);
+        if (!option_is_offered(s, name) && n < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "(", name);
+        c += len + (c[len] == '|');
+    }
+    if (n && n < cap)
+        snprintf(out + n, cap - n, ": not in this build)");
+    return out;
+}
+
 static void help_option(FILE *out, const struct option_spec *s) {
-    char left[160], text[700];
+    char left[160], text[700], lack[128];
     int n = snprintf(left, sizeof left, "  --%s%s%s%s%s", s->name, s->alias ? ", --" : "",
                      s->alias ? s->alias : "", s->value ? " " : "",
                      s->type == OPTION_CHOICE ? s->choices
                      : s->value               ? s->value
                                               : "");
-    snprintf(text, sizeof text, "%s%s%s%s%s", s->help, s->required ? " Required." : "",
+    lacking(s, lack, sizeof lack);
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", s->help, lack[0] ? " " : "", lack,
+             s->required ? " Required." : "",
              s->fallback && s->type != OPTION_FLAG ? " Default: " : "",
              s->fallback && s->type != OPTION_FLAG ? s->fallback : "",
              s->fallback && s->type != OPTION_FLAG ? "." : "");
@@ -193,7 +218,10 @@ static void man_option(FILE *out, const struct option_spec *s) {
         print_value(out, s);
     }
     fputc('\n', out);
+    char lack[128];
     roff_sentences(out, s->help, strlen(s->help));
+    if (lacking(s, lack, sizeof lack)[0])
+        roff_sentences(out, lack, strlen(lack));
     if (s->required)
         fputs("Required.\n", out);
     if (s->fallback && s->type != OPTION_FLAG) {
@@ -212,7 +240,7 @@ static void man_head(FILE *out, const char *page, const char *name, const char *
     fprintf(out, ".Dd %s\n.Dt ", WEIR_DATE);
     for (const char *p = page; *p; p++)
         fputc(toupper((unsigned char)*p), out);
-    fprintf(out, " 1\n.Os\n.Sh NAME\n.Nm %s\n.Nd %s\n", name, summary);
+    fprintf(out, " 1\n.Os weir %s\n.Sh NAME\n.Nm %s\n.Nd %s\n", WEIR_VERSION, name, summary);
 }
 
 static void man_exit_status(FILE *out) {
@@ -245,6 +273,25 @@ static void man_whole(FILE *out) {
           "The command line wins over the environment,\nand the environment over the file.\n",
           out);
     man_exit_status(out);
+    fputs(".Sh EXAMPLES\nServe a checkpoint, and ask it from another terminal:\n"
+          ".Bd -literal -offset indent\n"
+          "weir serve \\-\\-model models/tiny\\-k3\n"
+          "weir chat \\-\\-url http://127.0.0.1:8000\n"
+          ".Ed\n.Pp\nSee what a directory holds before it is served:\n"
+          ".Bd -literal -offset indent\n"
+          "weir inspect models/tiny\\-k3\n"
+          ".Ed\n.Sh SEE ALSO\n",
+          out);
+    const char *sorted[32];
+    size_t kept = 0;
+    for (size_t i = 0; i < n && kept < sizeof sorted / sizeof sorted[0]; i++) {
+        size_t at = kept++;
+        for (; at && strcmp(sorted[at - 1], list[i]->name) > 0; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = list[i]->name;
+    }
+    for (size_t i = 0; i < kept; i++)
+        fprintf(out, ".Xr weir-%s 1%s\n", sorted[i], i + 1 < kept ? " ," : "");
 }
 
 /* The order of sections is mdoc's: files stand before the exit status, the rest behind it. */

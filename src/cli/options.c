@@ -103,8 +103,7 @@ static bool read_bytes(const char *text, uint64_t *out) {
     return false;
 }
 
-/* Is `text` one of the values this build offers of a known option? Numbers compare as numbers. */
-static bool is_offered(const struct option_spec *s, const char *text) {
+bool option_is_offered(const struct option_spec *s, const char *text) {
     uint64_t given, allowed;
     bool negative;
     if (!s->refusal || choice_index(s->offered, text) >= 0)
@@ -151,7 +150,7 @@ weir_status option_set(const struct option_spec *s, void *target, const char *te
     char names[256];
     uint64_t whole;
     bool negative;
-    if (!is_offered(s, text) && is_well_formed(s, text))
+    if (!option_is_offered(s, text) && is_well_formed(s, text))
         return weir_fail(err, WEIR_UNSUPPORTED, where, "'%s': %s", text, s->refusal);
     switch (s->type) {
     case OPTION_FLAG: {
@@ -413,6 +412,11 @@ static weir_status apply_arguments(const struct option_table *t, const struct ar
         t->positional ? (char **)(void *)((char *)record + t->positional_offset) : NULL;
     for (size_t k = 0; k < n; k++) {
         if (arg[k].index == SIZE_MAX) {
+            size_t model = find_option(t, "model", 5);
+            if (!positional && model != SIZE_MAX && !given[model])
+                return weir_fail(err, WEIR_BAD_VALUE, arg[k].text,
+                                 "unexpected argument; a model is given as --model %s",
+                                 arg[k].text);
             if (!positional)
                 return weir_fail(err, WEIR_BAD_VALUE, arg[k].text,
                                  "unexpected argument; this command takes options only");

@@ -79,6 +79,9 @@ const struct option_spec *options_at(const struct option_table *t, size_t i,
 weir_status option_set(const struct option_spec *s, void *target, const char *text,
                        const char *where, weir_error *err);
 
+/* Is `text` one of the values this build offers of a known option? Numbers compare as numbers. */
+bool option_is_offered(const struct option_spec *s, const char *text);
+
 /* "WEIR_MAX_MODEL_LEN" */
 void option_env_name(const struct option_spec *s, char *out, size_t cap);
 

@@ -112,7 +112,7 @@ static weir_status bind_address(struct http *h, weir_error *err) {
     }
     freeaddrinfo(list);
     if (h->socket < 0)
-        return weir_fail(err, WEIR_BAD_VALUE, "--port", "%s:%u: %s", config->host, config->port,
+        return weir_fail(err, WEIR_BAD_FILE, "--port", "%s:%u: %s", config->host, config->port,
                          strerror(reason));
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound;

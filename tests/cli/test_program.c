@@ -3,6 +3,7 @@
 #include "tests/cli/program.h"
 
 #include "cli/command.h"
+#include "cli/version.h"
 
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ static void what_is_typed_wrong_ends_in_2_with_one_line(void **state) {
     fails(2, "tokenize --model @models/tiny-k3 --decod", "did you mean --decode?");
     fails(2, "inspect", "DIR: is missing");
     fails(2, "inspect a b", "b: unexpected argument");
+    fails(2, "serve models/tiny-k3", "a model is given as --model models/tiny-k3");
     fails(2, "version --json=perhaps", "'perhaps' is not true or false");
     fails(2, "help nonsense", "nonsense: unknown command");
     fails(2, "score --model @models/micro-k3-odd --vectors @vectors --compute null", "null");
@@ -88,6 +90,35 @@ static void help_and_manual_know_every_option_of_every_command(void **state) {
             if (!strstr(last_outcome()->out, env))
                 fail_msg("manual of %s lacks %s", list[i]->name, env);
         }
+    }
+}
+
+static void help_marks_what_this_build_lacks(void **state) {
+    succeeds(NULL, "serve --help");
+    const char *out = last_outcome()->out;
+    assert_non_null(strstr(out, "(cuda, hip: not in this build)"));
+    size_t marks = 0;
+    for (const char *p = out; (p = strstr(p, "not in this build)")); p++)
+        marks++;
+    assert_true(marks >= 8);
+    succeeds(NULL, "help --man serve");
+    assert_non_null(strstr(last_outcome()->out, "(fp8: not in this build)"));
+    succeeds(NULL, "help --man synth");
+    assert_non_null(strstr(last_outcome()->out, "kimi\\-k2: not in this build)"));
+}
+
+static void the_manual_names_the_product_and_its_pages(void **state) {
+    succeeds(NULL, "help --man");
+    assert_non_null(strstr(last_outcome()->out, "\n.Os weir " WEIR_VERSION "\n"));
+    assert_non_null(strstr(last_outcome()->out, ".Sh EXAMPLES\n"));
+    const char *also = strstr(last_outcome()->out, ".Sh SEE ALSO\n");
+    assert_non_null(also);
+    size_t n;
+    const struct command *const *list = command_list(&n);
+    for (size_t i = 0; i < n; i++) {
+        char page[64];
+        snprintf(page, sizeof page, ".Xr weir-%s 1", list[i]->name);
+        assert_non_null(strstr(also, page));
     }
 }
 
@@ -183,6 +214,8 @@ int main(void) {
         cmocka_unit_test(features_of_other_builds_are_known_by_name),
         cmocka_unit_test(what_is_read_wrong_ends_in_1_with_one_line),
         cmocka_unit_test(help_and_manual_know_every_option_of_every_command),
+        cmocka_unit_test(help_marks_what_this_build_lacks),
+        cmocka_unit_test(the_manual_names_the_product_and_its_pages),
         cmocka_unit_test(every_default_is_a_good_value),
         cmocka_unit_test(the_environment_and_a_file_give_options),
         cmocka_unit_test(tokenize_gives_the_golden_ids_and_takes_them_back),

@@ -115,6 +115,23 @@ static void generate_without_computing_answers_at_once(void **state) {
     json_decref(got);
 }
 
+/* Waits for the first line of a file, 20 s at most; "" when it does not come. */
+static const char *first_line(const char *name) {
+    static char line[256];
+    for (int i = 0; i < 2000; i++) {
+        FILE *f = fopen(scratch(name), "r");
+        bool whole = f && fgets(line, sizeof line, f) && strchr(line, '\n');
+        if (f)
+            fclose(f);
+        if (whole) {
+            line[strcspn(line, "\n")] = 0;
+            return line;
+        }
+        usleep(10000);
+    }
+    return "";
+}
+
 static void chat_in_a_pipe_answers_line_by_line(void **state) {
     succeeds("What is the capital of Norway?\n\n/set temperature 0\n/retry\n",
              "chat --model @models/tiny-k3 --set temperature=0 --set seed=1");
@@ -129,7 +146,37 @@ static void chat_in_a_pipe_answers_line_by_line(void **state) {
     fails(2, "chat --model @models/tiny-k3 --set temperature", "NAME=VALUE");
     fails(2, "chat --model @models/tiny-k3 --set messages=1", "conversation itself");
     fails(2, "chat --url localhost", "http://HOST:PORT");
-    fails(1, "chat --url http://127.0.0.1:1", "http://127.0.0.1:1");
+}
+
+/* A failed connection says its cause: nobody listens, or another protocol is spoken. */
+static void chat_names_the_cause_of_a_failed_connection(void **state) {
+    fails(1, "chat --url http://127.0.0.1:1",
+          "http://127.0.0.1:1: port 1 of 127.0.0.1: Connection "
+          "refused");
+    fails(1, "chat --url https://127.0.0.1:1", "Connection refused");
+    pid_t server = start("serve --model @models/tiny-k3 --port 0 --compute null", "plain");
+    const char *ready = first_line("plain");
+    char line[256];
+    snprintf(line, sizeof line, "serve --model @models/tiny-k3 --compute null --port %s",
+             strrchr(ready, ':') ? strrchr(ready, ':') + 1 : "0");
+    run(NULL, line);
+    int taken = last_outcome()->status;
+    char *in_use = strdup(last_outcome()->err);
+    snprintf(line, sizeof line, "chat --url https%s",
+             strncmp(ready, "ready: http", 11) ? "" : ready + 11);
+    run("Hello\n", line);
+    int status = last_outcome()->status;
+    char *said = strdup(last_outcome()->err);
+    finish(server, SIGTERM);
+    assert_int_equal(status, 1);
+    if (!strstr(said, "TLS"))
+        fail_msg("%s", said);
+    /* A port that is taken is a fault of the host, not of what was typed. */
+    assert_int_equal(taken, 1);
+    assert_non_null(strstr(in_use, "Address already in use"));
+    assert_non_null(strstr(in_use, "127.0.0.1:"));
+    free(said);
+    free(in_use);
 }
 
 static void chat_keeps_the_conversation_as_it_is_sent_back(void **state) {
@@ -148,23 +195,6 @@ static void chat_keeps_the_conversation_as_it_is_sent_back(void **state) {
     assert_string_equal(text_of(json_array_get(messages, 2), "reasoning_content"),
                         "The user asks for the capital of Norway. It is Oslo.");
     json_decref(saved);
-}
-
-/* Waits for the first line of a file, 20 s at most; "" when it does not come. */
-static const char *first_line(const char *name) {
-    static char line[256];
-    for (int i = 0; i < 2000; i++) {
-        FILE *f = fopen(scratch(name), "r");
-        bool whole = f && fgets(line, sizeof line, f) && strchr(line, '\n');
-        if (f)
-            fclose(f);
-        if (whole) {
-            line[strcspn(line, "\n")] = 0;
-            return line;
-        }
-        usleep(10000);
-    }
-    return "";
 }
 
 static void serve_answers_the_chat_client_and_drains(void **state) {
@@ -250,6 +280,7 @@ int main(void) {
         cmocka_unit_test(generate_answers_a_chat_request),
         cmocka_unit_test(generate_without_computing_answers_at_once),
         cmocka_unit_test(chat_in_a_pipe_answers_line_by_line),
+        cmocka_unit_test(chat_names_the_cause_of_a_failed_connection),
         cmocka_unit_test(chat_keeps_the_conversation_as_it_is_sent_back),
         cmocka_unit_test(serve_answers_the_chat_client_and_drains),
         cmocka_unit_test(serve_refuses_a_bad_checkpoint_before_it_listens),
