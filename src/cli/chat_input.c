@@ -28,8 +28,8 @@ static weir_status wrap_array(char **text, size_t *n, weir_error *err) {
     return WEIR_OK;
 }
 
-weir_status chat_input_read(const char *path, const struct chat *c, struct chat_input *out,
-                            weir_error *err) {
+weir_status chat_input_read(const char *path, const struct chat *c, const struct api_limits *limits,
+                            struct chat_input *out, weir_error *err) {
     bool piped = !strcmp(path, "-");
     *out = (struct chat_input){.name = piped ? "standard input" : path};
     char *text;
@@ -40,8 +40,8 @@ weir_status chat_input_read(const char *path, const struct chat *c, struct chat_
         return status;
     status = wrap_array(&text, &n, err);
     struct api_error e = {0};
-    if (!status && !chat_request_parse(text, n, CHAT_FOR_RENDERING, NULL, chat_can_think(c),
-                                       &out->request, &e))
+    if (!status && !chat_request_parse(text, n, limits ? CHAT_FOR_GENERATION : CHAT_FOR_RENDERING,
+                                       limits, chat_can_think(c), &out->request, &e))
         status = weir_fail(err, WEIR_BAD_FILE, out->name, "%s", e.message);
     free(text);
     return status;

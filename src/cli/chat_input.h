@@ -11,9 +11,9 @@ struct chat_input {
 };
 
 /* `path` "-": standard input. An array is taken as the messages. WEIR_BAD_FILE names the source;
- * the message the field and the rule. */
-weir_status chat_input_read(const char *path, const struct chat *c, struct chat_input *out,
-                            weir_error *err);
+ * the message the field and the rule. `limits` NULL: only what changes the prompt is looked at. */
+weir_status chat_input_read(const char *path, const struct chat *c, const struct api_limits *limits,
+                            struct chat_input *out, weir_error *err);
 weir_status chat_input_render(const struct chat_input *in, const struct chat *c, struct ids *ids,
                               struct text *text, weir_error *err);
 /* How the answer is to be parsed. */

@@ -59,8 +59,8 @@ struct answer {
     const struct generate_args *args;
     const struct tokenizer *tokenizer;
     struct chat_parser *parser; /* chat answers */
-    int32_t stop_ids[MAX_STOP_IDS];
-    struct utf8_stream utf8; /* plain ones */
+    struct chat_input in;       /* what the parameters of a chat answer point into */
+    struct utf8_stream utf8;    /* plain ones */
     struct stop_matcher *stop;
     bool stopped; /* a stop text was found */
     struct ids ids;
@@ -207,6 +207,37 @@ static void print_stats(const struct answer *a, const weir_progress *p, struct t
             rate((double)p->generated_tokens - 1, a->last - a->first), t.load);
 }
 
+/* The request of --chat with its sampling fields; options that were given win over them. */
+static weir_status read_chat(const struct generate_args *args, struct local *l, struct answer *a,
+                             weir_params *p, weir_error *err) {
+    weir_info info;
+    weir_get_info(local_engine(l), &info);
+    struct api_limits limits = {.vocab = info.vocab_size,
+                                .max_model_len = info.max_model_len,
+                                .max_n = 1,
+                                .null_column = args->engine.compute == ENGINE_COMPUTE_NULL,
+                                .temperature = 1,
+                                .top_p = 1,
+                                .tokenizer = a->tokenizer};
+    weir_status status = chat_input_read(args->chat, local_chat(l), &limits, &a->in, err);
+    if (status)
+        return status;
+    struct api_sampling *q = &a->in.request.sampling;
+    if (a->in.request.logprobs)
+        return weir_fail(err, WEIR_BAD_FILE, a->in.name, "logprobs: generate prints none");
+    int32_t ends[MAX_STOP_IDS];
+    api_sampling_add_stops(q, ends, chat_stop_ids(local_chat(l), ends, MAX_STOP_IDS));
+    *p = q->params;
+    p->max_tokens = q->max_tokens_given ? q->max_tokens : 0;
+    p->ignore_eos |= args->ignore_eos;
+    sampling_args_override(&args->sampling, p);
+    if (!sampling_args_has_stop(&args->sampling)) {
+        stop_free(a->stop);
+        a->stop = stop_new(q->stops, q->stop_bytes, q->n_stops, q->include_stop);
+    }
+    return a->stop ? WEIR_OK : weir_fail(err, WEIR_NO_MEMORY, args->chat, "no memory");
+}
+
 /* The prompt's ids, and for a chat the parser of its answer. */
 static weir_status prepare(const struct generate_args *args, struct local *l, const weir_error *why,
                            struct ids *prompt, struct answer *a, weir_params *p, weir_error *err) {
@@ -221,19 +252,14 @@ static weir_status prepare(const struct generate_args *args, struct local *l, co
         tokenizer_encode(a->tokenizer, args->prompt, strlen(args->prompt), prompt);
         return WEIR_OK;
     }
-    struct chat_input in;
-    weir_status status = chat_input_read(args->chat, local_chat(l), &in, err);
-    if (status)
-        return status;
-    status = chat_input_render(&in, local_chat(l), prompt, NULL, err);
+    weir_status status = read_chat(args, l, a, p, err);
+    if (!status)
+        status = chat_input_render(&a->in, local_chat(l), prompt, NULL, err);
     if (!status) {
-        p->stop_ids = a->stop_ids;
-        p->n_stop_ids = chat_stop_ids(local_chat(l), a->stop_ids, MAX_STOP_IDS);
-        a->parser = chat_parser_new(local_chat(l), chat_input_parser(&in), on_event, a);
+        a->parser = chat_parser_new(local_chat(l), chat_input_parser(&a->in), on_event, a);
         if (!a->parser)
             status = weir_fail(err, WEIR_NO_MEMORY, args->chat, "no memory");
     }
-    chat_input_free(&in);
     return status;
 }
 
@@ -300,6 +326,7 @@ static int run_generate(void *record, weir_error *err) {
             print_stats(&a, &progress, t);
     }
     chat_parser_free(a.parser);
+    chat_input_free(&a.in);
     stop_free(a.stop);
     json_decref(a.calls);
     ids_free(&a.ids);
@@ -313,7 +340,7 @@ static int run_generate(void *record, weir_error *err) {
 static const struct option_group generate_groups[] = {
     {"Model", &model_option, 1, AT(engine)},
     {"Prompt", prompt_options, sizeof prompt_options / sizeof prompt_options[0], 0},
-    {"Sampling", sampling_options, N_SAMPLING_OPTIONS, AT(sampling)},
+    {"Sampling", sampling_options, N_SAMPLING_OPTIONS, AT(sampling), AT(sampling.given)},
     {"Output", output_options, sizeof output_options / sizeof output_options[0], 0},
     {"Engine", engine_options, N_ENGINE_OPTIONS, AT(engine)},
 };
@@ -324,7 +351,10 @@ static const struct command_section generate_sections[] = {
      "without a tokenizer takes --prompt-ids and answers with ids.\n\n"
      "With --chat the prompt is rendered with the model's chat markup; the answer's visible text "
      "is "
-     "written, and with --json its reasoning and tool calls too."},
+     "written, and with --json its reasoning and tool calls too. Sampling fields of the request "
+     "(temperature, max_tokens, stop, "
+     "seed ...) count as in the API; an option that is given wins over the field. stream changes "
+     "nothing, since the text is streamed anyway; n above 1 and logprobs are refused."},
     {"JSON",
      "{\"prompt_ids\", \"ids\", \"text\", \"finish_reason\", \"stats\": {\"prompt_tokens\", "
      "\"cached_tokens\", \"generated_tokens\", \"preemptions\", \"load_seconds\", "

@@ -21,7 +21,7 @@ static const struct option_spec render_options[] = {
 
 static weir_status render(const struct chat *c, bool json, weir_error *err) {
     struct chat_input in;
-    weir_status status = chat_input_read("-", c, &in, err);
+    weir_status status = chat_input_read("-", c, NULL, &in, err);
     if (status)
         return status;
     struct ids ids = {0};

@@ -462,6 +462,12 @@ static weir_status check_required(const struct option_table *t, const bool *give
     return WEIR_OK;
 }
 
+static void tell_given(const struct option_table *t, const bool *given, void *record) {
+    for (size_t g = 0; g < t->n; given += t->group[g++].n)
+        if (t->group[g].given)
+            memcpy((char *)record + t->group[g].given, given, t->group[g].n * sizeof *given);
+}
+
 weir_status options_parse(const struct option_table *t, int argc, char *const *argv,
                           const char *(*env)(const char *name), void *record, bool *help,
                           weir_error *err) {
@@ -488,6 +494,7 @@ weir_status options_parse(const struct option_table *t, int argc, char *const *a
             status = apply_arguments(t, arg, n, record, given, err);
         if (!status)
             status = check_required(t, given, err);
+        tell_given(t, given, record);
     }
     free(arg);
     free(given);

@@ -50,6 +50,7 @@ struct option_group {
     const struct option_spec *option;
     size_t n;
     size_t offset; /* of the group's record within the command's */
+    size_t given;  /* of n bools there: which options any source gave; 0: nobody asks */
 };
 
 struct option_table {

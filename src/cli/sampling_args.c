@@ -1,6 +1,8 @@
 /* sampling_args.c: the sampling options as a table. */
 #include "cli/sampling_args.h"
 
+#include <string.h>
+
 #define AT(field) offsetof(struct sampling_args, field)
 #define NUMBER(NAME, FIELD, LOW, HIGH, FALLBACK, HELP)                                             \
     {                                                                                              \
@@ -73,4 +75,41 @@ weir_params sampling_args_params(const struct sampling_args *a) {
     p.has_seed = a->seed >= 0;
     p.seed = p.has_seed ? (uint64_t)a->seed : 0;
     return p;
+}
+
+static bool is_given(const struct sampling_args *a, const char *name) {
+    for (size_t i = 0; i < N_SAMPLING_OPTIONS; i++)
+        if (!strcmp(sampling_options[i].name, name))
+            return a->given[i];
+    return false;
+}
+
+void sampling_args_override(const struct sampling_args *a, weir_params *p) {
+    weir_params own = sampling_args_params(a);
+    if (is_given(a, "max-tokens"))
+        p->max_tokens = own.max_tokens;
+    if (is_given(a, "min-tokens"))
+        p->min_tokens = own.min_tokens;
+    if (is_given(a, "temperature"))
+        p->temperature = own.temperature;
+    if (is_given(a, "seed")) {
+        p->has_seed = own.has_seed;
+        p->seed = own.seed;
+    }
+    if (is_given(a, "top-p"))
+        p->top_p = own.top_p;
+    if (is_given(a, "top-k"))
+        p->top_k = own.top_k;
+    if (is_given(a, "min-p"))
+        p->min_p = own.min_p;
+    if (is_given(a, "repetition-penalty"))
+        p->repetition_penalty = own.repetition_penalty;
+    if (is_given(a, "frequency-penalty"))
+        p->frequency_penalty = own.frequency_penalty;
+    if (is_given(a, "presence-penalty"))
+        p->presence_penalty = own.presence_penalty;
+}
+
+bool sampling_args_has_stop(const struct sampling_args *a) {
+    return is_given(a, "stop");
 }

@@ -101,6 +101,20 @@ static void generate_answers_a_chat_request(void **state) {
     assert_true(json_equal(json_object_get(rendered, "ids"), json_object_get(got, "prompt_ids")));
     json_decref(rendered);
     json_decref(got);
+    /* Its sampling fields count, and an option wins over them. */
+    static const char asked[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}],"
+                                "\"max_tokens\":3,\"temperature\":0}";
+    static const char two[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"n\":2}";
+    write_scratch("asked.json", asked, sizeof asked - 1);
+    write_scratch("two.json", two, sizeof two - 1);
+    got = run_json(NULL, "generate --model @models/tiny-k3 --chat %asked.json --json");
+    assert_int_equal(json_array_size(json_object_get(got, "ids")), 3);
+    json_decref(got);
+    got =
+        run_json(NULL, "generate --model @models/tiny-k3 --chat %asked.json --max-tokens 2 --json");
+    assert_int_equal(json_array_size(json_object_get(got, "ids")), 2);
+    json_decref(got);
+    fails(1, "generate --model @models/tiny-k3 --chat %two.json", "two.json: n: ");
     /* An array alone is the messages. */
     run_json("[{\"role\":\"user\",\"content\":\"Hi\"}]", "render --model @models/tiny-k3 --json");
     run("{\"messages\":[{\"role\":\"usr\",\"content\":\"x\"}]}", "render --model @models/tiny-k3");
