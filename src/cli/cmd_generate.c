@@ -246,6 +246,10 @@ static weir_status prepare(const struct generate_args *args, struct local *l, co
                             "--prompt-ids", prompt, err);
     if (!a->tokenizer || (args->chat && !local_chat(l))) {
         *err = *why;
+        if (!a->tokenizer)
+            return weir_fail(err, why->code, why->where,
+                             "%s; without a tokenizer a prompt is given as --prompt-ids",
+                             why->message);
         return err->code;
     }
     if (args->prompt) {

@@ -22,6 +22,20 @@ const struct command *command_find(const char *name) {
     return NULL;
 }
 
+const char *command_nearest(const char *name) {
+    size_t n, least = strlen(name) / 3 + 2;
+    const struct command *const *list = command_list(&n);
+    const char *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = option_distance(name, strlen(name), list[i]->name);
+        if (d < least) {
+            least = d;
+            best = list[i]->name;
+        }
+    }
+    return best;
+}
+
 int command_exit_status(const weir_error *err) {
     switch (err->code) {
     case WEIR_OK: return 0;

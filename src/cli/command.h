@@ -27,6 +27,8 @@ struct command {
 /* All commands, in the order of the help. */
 const struct command *const *command_list(size_t *n);
 const struct command *command_find(const char *name);
+/* The name the user may have meant, or NULL. */
+const char *command_nearest(const char *name);
 
 /* Exit status of a failure: 2 for what was typed, 1 for what was read. */
 int command_exit_status(const weir_error *err);

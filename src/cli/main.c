@@ -9,6 +9,22 @@ static const char *look_up(const char *name) {
     return getenv(name);
 }
 
+/* The library names its own fields (max_model_len); who typed an option reads its name. */
+static void name_option(const struct option_table *t, weir_error *err) {
+    const struct option_spec *s;
+    for (size_t i = 0; (s = options_at(t, i, NULL)); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s", s->name);
+        for (char *p = name; *p; p++)
+            if (*p == '-')
+                *p = '_';
+        if (!strcmp(name, err->where)) {
+            snprintf(err->where, sizeof err->where, "--%s", s->name);
+            return;
+        }
+    }
+}
+
 static int fail(const weir_error *err, int status) {
     fprintf(stderr, "weir: %s: %s\n", err->where, err->message);
     return status;
@@ -31,6 +47,8 @@ static int run_command(const struct command *c, int argc, char **argv) {
         status = 0;
     } else {
         status = c->run(record, &err);
+        if (err.code)
+            name_option(&c->options, &err);
         if (err.code)
             status = fail(&err, status);
     }
@@ -57,6 +75,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct command *c = command_find(argv[1]);
+    const char *near = c ? NULL : command_nearest(argv[1]);
+    if (near) {
+        fprintf(stderr, "weir: %s: unknown command; did you mean %s?\n", argv[1], near);
+        return 2;
+    }
     if (!c) {
         fprintf(stderr, "weir: %s: unknown command; `weir help` lists those there are\n", argv[1]);
         return 2;

@@ -260,7 +260,7 @@ static size_t find_option(const struct option_table *t, const char *name, size_t
     return SIZE_MAX;
 }
 
-static size_t distance(const char *a, size_t na, const char *b) {
+size_t option_distance(const char *a, size_t na, const char *b) {
     size_t nb = strlen(b), row[64];
     if (nb >= 64)
         return SIZE_MAX;
@@ -288,7 +288,7 @@ static const char *nearest(const struct option_table *t, const char *name, size_
     const char *best = NULL;
     size_t least = n / 3 + 2;
     for (size_t i = 0; (s = options_at(t, i, NULL)); i++) {
-        size_t d = distance(name, n, s->name);
+        size_t d = option_distance(name, n, s->name);
         if (d < least) {
             least = d;
             best = s->name;

@@ -83,6 +83,9 @@ weir_status option_set(const struct option_spec *s, void *target, const char *te
 /* Is `text` one of the values this build offers of a known option? Numbers compare as numbers. */
 bool option_is_offered(const struct option_spec *s, const char *text);
 
+/* How many letters of `a` (na of them) must change to make `b`. */
+size_t option_distance(const char *a, size_t na, const char *b);
+
 /* "WEIR_MAX_MODEL_LEN" */
 void option_env_name(const struct option_spec *s, char *out, size_t cap);
 

@@ -9,6 +9,10 @@
 
 static void what_is_typed_wrong_ends_in_2_with_one_line(void **state) {
     fails(2, "nonsense", "nonsense: unknown command");
+    fails(2, "serv", "did you mean serve?");
+    fails(2, "generate --model @models/tiny-k3 --prompt a --kv-cache-bytes 1",
+          "--kv-cache-bytes: ");
+    fails(2, "generate --model @models/tiny-k3 --prompt a --max-model-len 1", "--max-model-len: ");
     fails(2, "tokenize", "--model: is missing");
     fails(2, "tokenize --model @models/tiny-k3 --decod", "did you mean --decode?");
     fails(2, "inspect", "DIR: is missing");

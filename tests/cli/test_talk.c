@@ -80,7 +80,7 @@ static void generate_says_which_prompt_is_wrong(void **state) {
     fails(2, "generate --model @models/tiny-k3 --prompt a --prompt-ids 1", "several are given");
     fails(2, "generate --model @models/tiny-k3 --prompt-ids 1,2816", "id 1 is '2816'");
     fails(2, "generate --model @models/tiny-k3 --prompt-ids ,", "id 0 is ''");
-    fails(1, "generate --model @models/micro-k3-odd --prompt hello", "tiktoken.model");
+    fails(1, "generate --model @models/micro-k3-odd --prompt hello", "given as --prompt-ids");
     fails(1, "generate --model @models/tiny-k3 --chat %none.json", "none.json");
     fails(1, "generate --model @models/tiny-k3 --prompt-ids 1 --max-model-len 8 --max-tokens 8",
           "exceed the context of 8 tokens");
