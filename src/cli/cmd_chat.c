@@ -178,7 +178,7 @@ static void do_help(struct session *s, char *rest) {
          "/system [TEXT]    set the system message, or drop it\n"
          "/set              list the settings\n"
          "/set NAME VALUE   a field of every request: temperature 0.7, max_tokens 500,\n"
-         "                  seed 1, stop \"END\", reasoning_effort low\n"
+         "                  seed 1, stop \"END\", reasoning_effort low (none: no thinking)\n"
          "/unset NAME       drop it\n"
          "/thinking MODE    show, fold or hide what the model thinks\n"
          "/stats            show tokens and times, or stop it\n"

@@ -327,6 +327,8 @@ static int run_generate(void *record, weir_error *err) {
             for (size_t i = 0; i < a.ids.n; i++)
                 printf("%d%c", a.ids.data[i], i + 1 == a.ids.n ? '\n' : ' ');
         if (args->stats)
+            fflush(stdout); /* else the end of the text comes behind them in a pipe */
+        if (args->stats)
             print_stats(&a, &progress, t);
     }
     chat_parser_free(a.parser);
