@@ -52,7 +52,7 @@ static void whole_prompt_equals_chunks_equals_token_by_token(void **state) {
         struct rig g;
         struct runner_options o = exact(1, 1, LONGEST);
         rig_open(&g, models[k], &o);
-        /* The largest model takes every fourth length: 1, 64, 129; with RIG_SLOW 65 and 129. */
+        /* The largest model takes every fourth length: 1, 64, 129; with RIG_SLOW 65 alone. */
         size_t first = RIG_SLOW ? 5 : 0, stride = k == 2 || RIG_SLOW ? 4 : 1;
         for (size_t i = first; i < sizeof lengths / sizeof *lengths; i += stride) {
             uint32_t n = lengths[i];
