@@ -41,7 +41,9 @@ struct api_choice {
     size_t chars;
 
     struct held_call *calls;
-    size_t n_calls;
+    size_t n_calls, call_capacity;
+    size_t *waiting; /* calls that are not out: a heap, the lowest index on top */
+    size_t n_waiting, waiting_capacity;
     uint32_t calls_out, calls_complete;
 
     uint32_t tokens;
@@ -142,16 +144,41 @@ static void put_call(struct api_choice *c, struct held_call *h) {
     add_text(c, PIECE_CALL_ARGS, h->as, h->args.data ? h->args.data : "", h->args.n);
 }
 
+/* Equal indices keep the order in which the model wrote them. */
+static bool goes_before(const struct api_choice *c, size_t a, size_t b) {
+    uint64_t x = c->calls[a].index, y = c->calls[b].index;
+    return x != y ? x < y : a < b;
+}
+
+static void add_waiting(struct api_choice *c, size_t call) {
+    c->waiting = grow(c->waiting, &c->waiting_capacity, c->n_waiting, sizeof *c->waiting);
+    size_t at = c->n_waiting++;
+    for (; at > 0 && goes_before(c, call, c->waiting[(at - 1) / 2]); at = (at - 1) / 2)
+        c->waiting[at] = c->waiting[(at - 1) / 2];
+    c->waiting[at] = call;
+}
+
+static void remove_first_waiting(struct api_choice *c) {
+    size_t last = c->waiting[--c->n_waiting], at = 0;
+    for (size_t below = 1; below < c->n_waiting; below = 2 * at + 1) {
+        if (below + 1 < c->n_waiting && goes_before(c, c->waiting[below + 1], c->waiting[below]))
+            below++;
+        if (!goes_before(c, c->waiting[below], last))
+            break;
+        c->waiting[at] = c->waiting[below];
+        at = below;
+    }
+    c->waiting[at] = last;
+}
+
 /* The next one whose turn has come: the lowest index, and not ahead unless nothing can come. */
 static bool put_next_call(struct api_choice *c, bool all) {
-    struct held_call *next = NULL;
-    for (size_t i = 0; i < c->n_calls; i++) {
-        struct held_call *h = &c->calls[i];
-        if (!h->out && (!next || h->index < next->index))
-            next = h;
-    }
-    if (!next || (!all && next->index > (uint64_t)c->calls_out + 1))
+    if (c->n_waiting == 0)
         return false;
+    struct held_call *next = &c->calls[c->waiting[0]];
+    if (!all && next->index > (uint64_t)c->calls_out + 1)
+        return false;
+    remove_first_waiting(c);
     put_call(c, next);
     return true;
 }
@@ -165,12 +192,12 @@ static bool call_is_open(const struct api_choice *c) {
 
 static void on_call(struct api_choice *c, const struct chat_event *e) {
     if (e->kind == CHAT_CALL_BEGIN) {
-        c->calls = realloc(c->calls, (c->n_calls + 1) * sizeof *c->calls);
-        WEIR_ASSERT(c->calls);
+        c->calls = grow(c->calls, &c->call_capacity, c->n_calls, sizeof *c->calls);
         struct held_call *h = &c->calls[c->n_calls++];
         *h = (struct held_call){.index = e->index, .call = e->call};
         text_puts(&h->id, e->id);
         text_puts(&h->name, e->name);
+        add_waiting(c, c->n_calls - 1);
     }
     struct held_call *h = NULL;
     for (size_t i = c->n_calls; i > 0 && !h; i--)
@@ -204,7 +231,8 @@ static void on_event(void *arg, const struct chat_event *e) {
         return;
     case CHAT_REASONING:
         release_held(c);
-        add_text(c, PIECE_REASONING, 0, e->text, e->n);
+        if (c->matched < 0)
+            add_text(c, PIECE_REASONING, 0, e->text, e->n);
         account(c, e);
         return;
     case CHAT_CALL_BEGIN:
@@ -245,6 +273,7 @@ void api_choice_free(struct api_choice *c) {
         text_free(&c->calls[i].args);
     }
     free(c->calls);
+    free(c->waiting);
     free(c->piece);
     free(c->logprobs);
     free(c->window);
@@ -279,12 +308,21 @@ static void feed_plain(struct api_choice *c, const weir_token *t, bool shown) {
         add_logprob(c, t, c->taken_in, offset);
 }
 
+static bool is_end_id(const weir_params *p, int32_t id) {
+    for (size_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == id)
+            return true;
+    return false;
+}
+
 bool api_choice_feed(struct api_choice *c, const weir_token *t, bool is_stop) {
     const struct api_sampling *s = c->o.sampling;
     c->tokens++;
     if (c->o.keep_ids)
         ids_push(&c->ids, t->id);
     c->bypass_stops = c->tokens < s->params.min_tokens;
+    bool runs_on = c->parser && chat_parser_ended(c->parser) && !is_stop && !s->params.ignore_eos &&
+                   !c->bypass_stops && !is_end_id(&s->params, t->id);
     bool shown = !is_stop || s->include_stop || !s->skip_special;
     if (!c->o.chat) {
         feed_plain(c, t, shown);
@@ -295,7 +333,7 @@ bool api_choice_feed(struct api_choice *c, const weir_token *t, bool is_stop) {
         }
         chat_parser_feed(c->parser, &t->id, 1);
     }
-    return c->matched < 0;
+    return c->matched < 0 && !runs_on;
 }
 
 void api_choice_end(struct api_choice *c, weir_finish finish, int32_t stop_id) {

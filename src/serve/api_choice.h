@@ -39,8 +39,12 @@ struct api_choice;
 struct api_choice *api_choice_new(const struct choice_options *o);
 void api_choice_free(struct api_choice *c);
 
-/* One generated token. `is_stop`: it is the stop id that ended the generation. Returns false when a
- * stop string is complete: the token counts, nothing behind it does. */
+/* One generated token. `is_stop`: it is the stop id that ended the generation. Returns false when
+ * the choice is over: the token counts, nothing behind it does. That is when a stop string is
+ * complete, and in a chat when the model goes on behind the end of its turn, with a token that ends
+ * nothing: an end id normally follows the turn's closing marker and is waited for, so that it is
+ * counted; all else would be generated unseen up to max_tokens. ignore_eos and min_tokens ask for
+ * just that and are obeyed. */
 bool api_choice_feed(struct api_choice *c, const weir_token *t, bool is_stop);
 /* The end. `stop_id`: for WEIR_FINISH_STOP, -1 for none. Held text comes out. */
 void api_choice_end(struct api_choice *c, weir_finish finish, int32_t stop_id);

@@ -241,16 +241,17 @@ void api_event_usage(struct api_envelope *v, const struct api_usage *usage, even
     sink(arg, v->line.data, v->line.n);
 }
 
-/* All text of one kind (and call) as one JSON string. */
-static size_t joined(const struct choice_pieces *all, enum piece_kind kind, uint32_t call,
-                     struct text *out) {
+/* All text of one kind, content or reasoning. */
+static size_t joined(const struct choice_pieces *all, enum piece_kind kind, struct text *out) {
     text_clear(out);
     for (size_t i = 0; i < all->n; i++)
-        if (all->piece[i].kind == kind && all->piece[i].call == call)
+        if (all->piece[i].kind == kind)
             text_append(out, all->text + all->piece[i].at, all->piece[i].n);
     return out->n;
 }
 
+/* A call's arguments lie between its begin and the next one's (a call that is open blocks those
+ * behind it), so the pieces are walked twice, however many calls there are. */
 static void put_calls(const struct choice_pieces *all, struct text *out) {
     struct text arguments = {0};
     uint32_t calls = 0;
@@ -263,7 +264,11 @@ static void put_calls(const struct choice_pieces *all, struct text *out) {
         text_puts(out, ",\"type\":\"function\",\"function\":{\"name\":");
         json_put_string(out, all->text + p->name_at, strlen(all->text + p->name_at));
         text_puts(out, ",\"arguments\":");
-        joined(all, PIECE_CALL_ARGS, p->call, &arguments);
+        text_clear(&arguments);
+        for (const struct choice_piece *a = p + 1;
+             a < all->piece + all->n && a->kind != PIECE_CALL_BEGIN; a++)
+            if (a->kind == PIECE_CALL_ARGS)
+                text_append(&arguments, all->text + a->at, a->n);
         json_put_string(out, arguments.data ? arguments.data : "", arguments.n);
         text_puts(out, "}}");
     }
@@ -276,11 +281,11 @@ static void put_message(struct api_envelope *v, const struct api_choice *choice,
                         const struct choice_pieces *all, struct text *out) {
     struct text part = {0};
     text_puts(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-    if (joined(all, PIECE_CONTENT, 0, &part) || !api_choice_content_is_null(choice))
+    if (joined(all, PIECE_CONTENT, &part) || !api_choice_content_is_null(choice))
         json_put_string(out, part.data ? part.data : "", part.n);
     else
         text_puts(out, "null");
-    if (!v->hide_reasoning && joined(all, PIECE_REASONING, 0, &part)) {
+    if (!v->hide_reasoning && joined(all, PIECE_REASONING, &part)) {
         if (v->reasoning & REASONING_CONTENT) {
             text_puts(out, ",\"reasoning_content\":");
             json_put_string(out, part.data, part.n);

@@ -106,6 +106,9 @@ void chat_parser_feed(struct chat_parser *p, const int32_t *ids, size_t n);
  * stay incomplete. */
 void chat_parser_finish(struct chat_parser *p, bool cut);
 void chat_parser_free(struct chat_parser *p);
+/* Whether the turn is over: the message was closed, an end id came, or the model went on with a
+ * turn of somebody else. Ids fed from now on are not read. */
+bool chat_parser_ended(const struct chat_parser *p);
 /* Complete calls so far; ids spent on reasoning (markers not counted); calls that could not be
  * parsed. */
 uint32_t chat_parser_calls(const struct chat_parser *p);

@@ -195,6 +195,10 @@ void chat_parser_finish(struct chat_parser *p, bool cut) {
     p->ended = true;
 }
 
+bool chat_parser_ended(const struct chat_parser *p) {
+    return p->ended;
+}
+
 uint32_t chat_parser_calls(const struct chat_parser *p) {
     return p->complete;
 }

@@ -229,6 +229,15 @@ class ChatFormat(Case):
         self.assertEqual(message["content"], "Hi")
         self.assertEqual(message["reasoning_content"], "Hm.")
 
+    def test_generation_ends_with_the_turn(self):
+        closed = THINK_END + ANSWER + "Hi" + ANSWER_END + "<|close|>message<|sep|>"
+        reply, _ = self.chat(closed + " two" * 500)
+        self.assertEqual(reply["choices"][0]["message"]["content"], "Hi")
+        self.assertEqual(reply["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(reply["usage"]["completion_tokens"], len(encode(closed)) + 1)
+        reply, _ = self.chat(closed + "<|end_of_msg|>")
+        self.assertEqual(reply["usage"]["completion_tokens"], len(encode(closed)) + 1)
+
     def test_F013_tools_without_close_think(self):
         reply, _ = self.chat("Look." + TOOLS + call("weather", 1, city="Oslo") + TOOLS_END + END,
                              tools=[tool("weather")])

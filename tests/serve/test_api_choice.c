@@ -32,6 +32,7 @@ struct script {
     bool no_calls, one_call, logprobs, hide_reasoning, include_stop;
     const char *stops[3];
     uint32_t min_tokens;
+    bool ignore_eos;
     weir_finish finish; /* 0: stop by the model's end */
     int32_t stop_id;    /* with WEIR_FINISH_STOP: an id of the client's */
 };
@@ -189,6 +190,10 @@ static void play(const struct script *s, const int32_t *ids, size_t n, const siz
                  size_t n_cuts, bool stream, struct answer *a) {
     struct api_sampling sampling = {.skip_special = true, .include_stop = s->include_stop};
     sampling.params.min_tokens = s->min_tokens;
+    sampling.params.ignore_eos = s->ignore_eos;
+    int32_t end_ids[2];
+    sampling.params.stop_ids = end_ids;
+    sampling.params.n_stop_ids = s->plain || s->ignore_eos ? 0 : chat_stop_ids(chat, end_ids, 2);
     for (; sampling.n_stops < 3 && s->stops[sampling.n_stops]; sampling.n_stops++) {
         sampling.stops[sampling.n_stops] = s->stops[sampling.n_stops];
         sampling.stop_bytes[sampling.n_stops] = strlen(s->stops[sampling.n_stops]);
@@ -225,6 +230,8 @@ static void play(const struct script *s, const int32_t *ids, size_t n, const siz
         if (stream)
             api_event_step(&v, 0, choice, NULL, take_event, a);
     }
+    if (!on)
+        finish = WEIR_FINISH_STOP;
     api_choice_end(choice, finish, s->finish == WEIR_FINISH_STOP ? s->stop_id : -1);
     if (stream) {
         api_event_step(&v, 0, choice, NULL, take_event, a);
@@ -663,6 +670,105 @@ static void logprobs_wait_for_held_text(void **state) {
     ids_free(&ids);
 }
 
+static void expect_tokens(const struct script *s, const char *counted, const char *finish) {
+    struct ids ids = {0};
+    struct answer a;
+    ids_of(counted, &ids);
+    play_all(s, &a);
+    assert_string_equal(str(&a.content), "Hi");
+    assert_string_equal(str(&a.finish), finish);
+    assert_int_equal(a.tokens, ids.n);
+    answer_free(&a);
+    ids_free(&ids);
+}
+
+/* Hidden tokens are not generated up to max_tokens; the end id behind the marker still counts. */
+static void a_model_that_goes_on_behind_its_turn_is_stopped(void **state) {
+#define CLOSED THINK_END ANSWER "Hi" ANSWER_END "<|close|>message<|sep|>"
+    struct script s = {.output = CLOSED " two three four five", .finish = WEIR_FINISH_LENGTH};
+    expect_tokens(&s, CLOSED " two", "stop null");
+    s.output = CLOSED "<|open|>message role=\"user\"<|sep|>more";
+    expect_tokens(&s, CLOSED "<|open|>", "stop null");
+    s.finish = 0;
+    s.output = CLOSED "<|end_of_msg|>";
+    expect_tokens(&s, s.output, "stop null");
+    /* Who asks for a length gets it. */
+    s = (struct script){.output = CLOSED "<|end_of_msg|> two three",
+                        .ignore_eos = true,
+                        .finish = WEIR_FINISH_LENGTH};
+    expect_tokens(&s, s.output, "length null");
+    s = (struct script){.output = CLOSED " two two two", .finish = WEIR_FINISH_LENGTH};
+    struct ids ids = {0};
+    ids_of(CLOSED " two two", &ids);
+    s.min_tokens = (uint32_t)ids.n;
+    ids_free(&ids);
+    expect_tokens(&s, CLOSED " two two", "stop null");
+#undef CLOSED
+}
+
+/* "b" is held as the head of a longer stop; the end of the answer makes it a match of its own. */
+static void thinking_behind_a_stop_string_is_dropped(void **state) {
+    struct script s = {.output = THINK_END ANSWER "a b" ANSWER_END
+                                                  "<|open|>think<|sep|>late" THINK_END END,
+                       .stops = {"b c d", "b"}};
+    expect(&s, "", "a ", "stop \"b\"");
+}
+
+/* Every call waits for one that never comes: finding the next one must not walk all of them, nor
+ * may the reply walk all pieces for each call. */
+static void many_calls_cost_no_square(void **state) {
+    enum { CALLS = 4000 };
+    struct text output = {0};
+    struct ids ids = {0};
+    char head[96];
+    text_puts(&output, TOOLS);
+    for (int i = CALLS; i > 0; i--) {
+        snprintf(head, sizeof head, "<|open|>call tool=\"f%d\" index=\"%d\"<|sep|>" CALL_END, i,
+                 i + 1);
+        text_puts(&output, head);
+    }
+    text_puts(&output, TOOLS_END END);
+    ids_of(output.data, &ids);
+    struct api_sampling sampling = {.skip_special = true};
+    struct choice_options o = {.tokenizer = tokenizer,
+                               .chat = chat,
+                               .parser = {.thinking = true, .tools = true},
+                               .sampling = &sampling};
+    struct api_choice *choice = api_choice_new(&o);
+    for (size_t i = 0; i < ids.n; i++) {
+        weir_token token = token_of(ids.data[i]);
+        assert_true(api_choice_feed(choice, &token, i + 1 == ids.n));
+    }
+    assert_int_equal(api_choice_pieces(choice).n, 0);
+    api_choice_end(choice, WEIR_FINISH_STOP, -1);
+    struct api_envelope v = {.chat = true,
+                             .id = "i",
+                             .model = "m",
+                             .sampling = &sampling,
+                             .reasoning = REASONING_CONTENT};
+    struct api_prompt prompt = {0};
+    struct api_usage usage = {0};
+    struct text out = {0};
+    api_reply_write(&v, &choice, 1, &prompt, 1, &usage, &out);
+    json_t *reply = json_loadb(out.data, out.n, 0, NULL);
+    const json_t *calls = json_object_get(
+        json_object_get(json_array_get(json_object_get(reply, "choices"), 0), "message"),
+        "tool_calls");
+    assert_int_equal(json_array_size(calls), CALLS);
+    for (int i = 0; i < CALLS; i++) {
+        const json_t *function = json_object_get(json_array_get(calls, (size_t)i), "function");
+        snprintf(head, sizeof head, "f%d", i + 1);
+        assert_string_equal(json_string_value(json_object_get(function, "name")), head);
+        assert_string_equal(json_string_value(json_object_get(function, "arguments")), "{}");
+    }
+    json_decref(reply);
+    text_free(&out);
+    text_free(&output);
+    ids_free(&ids);
+    api_choice_free(choice);
+    api_envelope_free(&v);
+}
+
 static void an_empty_answer_is_an_empty_string(void **state) {
     struct script s = {.output = THINK_END ANSWER ANSWER_END END};
     expect(&s, "", "", "stop null");
@@ -694,6 +800,9 @@ int main(void) {
         cmocka_unit_test(chat_logprobs_name_the_visible_tokens_only),
         cmocka_unit_test(logprobs_wait_for_held_text),
         cmocka_unit_test(an_empty_answer_is_an_empty_string),
+        cmocka_unit_test(a_model_that_goes_on_behind_its_turn_is_stopped),
+        cmocka_unit_test(thinking_behind_a_stop_string_is_dropped),
+        cmocka_unit_test(many_calls_cost_no_square),
     };
     return cmocka_run_group_tests(tests, open_text, close_text);
 }

@@ -833,6 +833,28 @@ static void golden_outputs_parse(void **state) {
     json_decref(root);
 }
 
+static size_t ids_until_ended(const struct chat *c, const struct tokenizer *t, const char *marked) {
+    struct record r = {0};
+    struct ids ids = ids_of(t, marked);
+    struct chat_parser *p = chat_parser_new(c, (struct chat_parser_options){0}, take, &r);
+    size_t at = 0;
+    while (at < ids.n && !chat_parser_ended(p))
+        chat_parser_feed(p, ids.data + at++, 1);
+    size_t left = ids.n - at;
+    assert_int_equal(chat_parser_ended(p), true);
+    chat_parser_free(p);
+    record_free(&r);
+    ids_free(&ids);
+    return left;
+}
+
+static void the_end_of_the_turn_is_told(void **state) {
+    const struct formats *f = *state;
+    assert_int_equal(ids_until_ended(f->k3, f->tiny, "Hi<|close|>message<|sep|><|open|>"), 1);
+    assert_int_equal(ids_until_ended(f->k3, f->tiny, "Hi<|end_of_msg|>"), 0);
+    assert_int_equal(ids_until_ended(f->kimi, f->kimi_vocabulary, "Hi<|im_user|><|im_user|>"), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(k3_channels),
@@ -860,6 +882,7 @@ int main(void) {
         cmocka_unit_test(kimi_calls_keep_the_id_the_model_wrote),
         cmocka_unit_test(rendered_answers_parse_to_themselves),
         cmocka_unit_test(golden_outputs_parse),
+        cmocka_unit_test(the_end_of_the_turn_is_told),
     };
     return cmocka_run_group_tests(tests, open_formats, close_formats);
 }
