@@ -146,6 +146,14 @@ struct api_shown api_show(const json_t *value) {
     return shown;
 }
 
+struct api_found api_found(const json_t *value) {
+    struct api_found found = {"is missing"};
+    struct api_shown shown = api_show(value);
+    if (value)
+        snprintf(found.text, sizeof found.text, "%s is not allowed", shown.text);
+    return found;
+}
+
 struct api_shown api_show_text(const char *s, size_t n) {
     struct text t = {0};
     json_put_string(&t, s, n > API_SHOWN_CHARS * 4 ? char_border(s, API_SHOWN_CHARS * 4) : n);

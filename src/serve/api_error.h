@@ -34,6 +34,11 @@ struct api_shown {
     char text[API_SHOWN_CHARS * 4 + 8];
 };
 struct api_shown api_show(const json_t *value);
+/* "X is not allowed" for a value, "is missing" for NULL: the head of a refusal's sentence. */
+struct api_found {
+    char text[sizeof(struct api_shown) + sizeof " is not allowed"];
+};
+struct api_found api_found(const json_t *value);
 struct api_shown api_show_text(const char *s, size_t n);
 
 #endif

@@ -9,6 +9,10 @@
 #include <math.h>
 #include <string.h>
 
+static bool is_full(const struct text *out, const struct logprob_style *style) {
+    return style->most_bytes && out->n > style->most_bytes;
+}
+
 static void put_value(struct text *out, float logprob) {
     if (isfinite(logprob))
         json_put_float(out, logprob);
@@ -48,7 +52,7 @@ static uint32_t shown_top(const struct logprob_style *style, const weir_token *t
 void logprobs_write_chat(struct text *out, const struct logprob_style *style,
                          const struct choice_logprob *entries, size_t n) {
     text_puts(out, "{\"content\":[");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !is_full(out, style); i++) {
         const weir_token *t = &entries[i].token;
         if (i)
             text_puts(out, ",");
@@ -116,7 +120,7 @@ static void put_column(struct text *out, const struct logprob_style *style, enum
     size_t head = prompt ? prompt->n : 0, chars = 0;
     struct utf8_stream stream = {{0}, 0};
     text_puts(out, "[");
-    for (size_t i = 0; i < head + n; i++) {
+    for (size_t i = 0; i < head + n && !is_full(out, style); i++) {
         const weir_token *t = i >= head                 ? &entries[i - head].token
                               : i > 0 && prompt->scored ? &prompt->scored[i - 1]
                                                         : NULL;
@@ -182,7 +186,7 @@ static void put_ranked(struct text *out, const struct logprob_style *style, int3
 void logprobs_write_prompt(struct text *out, const struct logprob_style *style,
                            const struct logprob_prompt *prompt) {
     text_puts(out, "[null");
-    for (size_t i = 0; prompt->scored && i + 1 < prompt->n; i++) {
+    for (size_t i = 0; prompt->scored && i + 1 < prompt->n && !is_full(out, style); i++) {
         const weir_token *t = &prompt->scored[i];
         bool listed = false;
         text_puts(out, ",{");

@@ -9,6 +9,9 @@ struct logprob_style {
     const struct tokenizer *tokenizer;
     bool tokens_as_ids; /* "token_id:N" in place of the text */
     uint32_t top;       /* how many alternatives were asked for */
+    /* Lists end early once the text is longer, 0 for no limit: the writer of the reply refuses it
+     * then, so what is cut reaches nobody. */
+    size_t most_bytes;
 };
 
 /* {"content":[...],"refusal":null} */

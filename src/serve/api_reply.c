@@ -301,7 +301,7 @@ static void put_message(struct api_envelope *v, const struct api_choice *choice,
 }
 
 static void put_choice(struct api_envelope *v, uint32_t index, struct api_choice *choice,
-                       const struct api_prompt *prompt, struct text *out) {
+                       const struct api_prompt *prompt, bool first_of_prompt, struct text *out) {
     struct choice_pieces all = api_choice_pieces(choice);
     struct logprob_prompt scored = prompt_of(prompt);
     text_puts(out, "{\"index\":");
@@ -325,19 +325,27 @@ static void put_choice(struct api_envelope *v, uint32_t index, struct api_choice
         put_prompt_ids(out, prompt);
     if (!v->chat && v->sampling->params.prompt_logprobs >= 0) {
         text_puts(out, ",\"prompt_logprobs\":");
-        logprobs_write_prompt(out, &v->prompt_style, &scored);
+        if (first_of_prompt)
+            logprobs_write_prompt(out, &v->prompt_style, &scored);
+        else
+            text_puts(out, "null");
     }
     text_puts(out, "}");
 }
 
-void api_reply_write(struct api_envelope *v, struct api_choice *const *choices, size_t n,
+static bool too_long(const struct api_envelope *v, const struct text *out) {
+    return v->most_bytes && out->n > v->most_bytes;
+}
+
+bool api_reply_write(struct api_envelope *v, struct api_choice *const *choices, size_t n,
                      const struct api_prompt *prompts, uint32_t choices_per_prompt,
                      const struct api_usage *usage, struct text *out) {
     put_head(out, v, v->chat ? "chat.completion" : "text_completion");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !too_long(v, out); i++) {
         if (i)
             text_puts(out, ",");
-        put_choice(v, (uint32_t)i, choices[i], &prompts[i / choices_per_prompt], out);
+        put_choice(v, (uint32_t)i, choices[i], &prompts[i / choices_per_prompt],
+                   i % choices_per_prompt == 0, out);
     }
     text_puts(out, "],\"usage\":");
     api_usage_write(out, usage, v->moonshot_usage);
@@ -350,4 +358,5 @@ void api_reply_write(struct api_envelope *v, struct api_choice *const *choices, 
         logprobs_write_prompt(out, &v->prompt_style, &scored);
     }
     text_puts(out, "}");
+    return !too_long(v, out);
 }

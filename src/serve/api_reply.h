@@ -34,8 +34,9 @@ struct api_envelope {
     bool hide_reasoning;
     unsigned reasoning; /* reasoning_name */
     bool moonshot_usage;
-    struct text head; /* up to and including "choices":[ of chunks; written on first use */
-    struct text line; /* scratch */
+    size_t most_bytes; /* of a whole reply; 0: no limit. The styles' own is the same. */
+    struct text head;  /* up to and including "choices":[ of chunks; written on first use */
+    struct text line;  /* scratch */
 };
 void api_envelope_free(struct api_envelope *v);
 
@@ -55,8 +56,12 @@ void api_event_finish(struct api_envelope *v, uint32_t index, struct api_choice 
 void api_event_usage(struct api_envelope *v, const struct api_usage *usage, event_sink *sink,
                      void *arg);
 
-/* The whole reply. Choice i answers prompts[i / choices_per_prompt]. */
-void api_reply_write(struct api_envelope *v, struct api_choice *const *choices, size_t n,
+/* A reply is written in memory before it goes out. Streams have no such limit. */
+enum { API_MAX_REPLY_BYTES = 256 << 20 };
+
+/* The whole reply. Choice i answers prompts[i / choices_per_prompt]; the first choice of a prompt
+ * tells its scores. False when it is longer than most_bytes: *out is not to be used then. */
+bool api_reply_write(struct api_envelope *v, struct api_choice *const *choices, size_t n,
                      const struct api_prompt *prompts, uint32_t choices_per_prompt,
                      const struct api_usage *usage, struct text *out);
 void api_usage_write(struct text *out, const struct api_usage *usage, bool moonshot);

@@ -169,11 +169,18 @@ static void finish_run(struct api_run *run) {
         for (size_t i = 0; i < run->n_choices; i++)
             choices[i] = run->choices[i].choice;
         struct text out = {0};
-        api_reply_write(&run->envelope, choices, run->n_choices, run->prompts, run->sampling->n,
-                        usage, &out);
-        http_reply_json(run->job.reply, 200, out.data, out.n);
+        bool fits = api_reply_write(&run->envelope, choices, run->n_choices, run->prompts,
+                                    run->sampling->n, usage, &out);
+        if (fits)
+            http_reply_json(run->job.reply, 200, out.data, out.n);
         text_free(&out);
         free(choices);
+        if (!fits) {
+            fail_run(run, WEIR_FINISH_ERROR, 500,
+                     "the reply is longer than 256 MiB, ask for a stream, fewer choices or fewer "
+                     "log probabilities");
+            return;
+        }
     }
     end_run(run, run->worst);
 }
@@ -407,6 +414,10 @@ static bool submit_choice(struct api_run *run, size_t i, struct api_error *e) {
     rc->choice = new_choice(run, prompt);
     weir_params params = run->sampling->params;
     params.choice = (uint32_t)(i % run->sampling->n);
+    /* A prompt's scores are the same for its choices: a whole reply takes them from the first. The
+     * first event of a stream with echo cannot wait for another choice. */
+    if (params.choice > 0 && !run->sampling->stream)
+        params.prompt_logprobs = -1;
     weir_error err = {0};
     weir_status st =
         weir_submit(run->job.api->engine, prompt->ids, prompt->n, &params, rc, &rc->request, &err);
@@ -441,6 +452,7 @@ static void set_up_envelope(struct api_run *run) {
     v->logprob_style = (struct logprob_style){.tokenizer = api->tokenizer,
                                               .tokens_as_ids = run->sampling->tokens_as_ids,
                                               .top = top > 0 ? (uint32_t)top : 0};
+    v->most_bytes = v->logprob_style.most_bytes = run->sampling->stream ? 0 : API_MAX_REPLY_BYTES;
     v->prompt_style = v->logprob_style;
     v->prompt_style.top = prompt_top > 0 ? (uint32_t)prompt_top : 0;
 }

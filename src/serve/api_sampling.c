@@ -407,11 +407,16 @@ bool api_length_check(struct api_sampling *s, size_t prompt_tokens, const char *
                       const struct api_limits *limits, struct api_error *e) {
     uint32_t most = limits->max_model_len;
     if (prompt_tokens >= most)
-        return api_fail(e, 400, prompt_field,
-                        "%s: the context holds %" PRIu32
-                        " tokens and the prompt alone has %zu (requested output tokens: %" PRIu32
-                        ")",
-                        prompt_field, most, prompt_tokens, s->max_tokens);
+        return s->max_tokens_given
+                   ? api_fail(e, 400, prompt_field,
+                              "%s: the context holds %" PRIu32
+                              " tokens and the prompt alone has %zu (requested output tokens: "
+                              "%" PRIu32 ")",
+                              prompt_field, most, prompt_tokens, s->max_tokens)
+                   : api_fail(e, 400, prompt_field,
+                              "%s: the context holds %" PRIu32
+                              " tokens and the prompt alone has %zu",
+                              prompt_field, most, prompt_tokens);
     uint32_t room = most - (uint32_t)prompt_tokens;
     if (s->max_tokens_given && s->max_tokens > room)
         return api_fail(e, 400, s->max_tokens_field,
@@ -428,6 +433,38 @@ bool api_length_check(struct api_sampling *s, size_t prompt_tokens, const char *
     if (!s->max_tokens_given && (s->max_tokens == 0 || s->max_tokens > room))
         s->max_tokens = room;
     s->params.max_tokens = s->max_tokens;
+    return true;
+}
+
+bool api_size_check(const struct api_sampling *s, struct api_prompts_size size,
+                    const struct api_limits *limits, struct api_error *e) {
+    const weir_params *p = &s->params;
+    const char *prompt = size.chat ? "messages" : "prompt";
+    const char *many = s->n > 1 ? "n" : prompt;
+    uint64_t choices = size.prompts * s->n, submitted = size.tokens * s->n, values = 0;
+    uint32_t share = limits->max_queue / 2 + limits->max_queue % 2;
+    if (limits->max_queue && choices > share)
+        return api_fail(e, 400, many,
+                        "%s: %" PRIu64 " choices of one request are not allowed, at most %" PRIu32
+                        ", half of this server's queue",
+                        many, choices, share);
+    if (submitted > API_MAX_SUBMITTED_IDS)
+        return api_fail(e, 400, many,
+                        "%s: %" PRIu64 " prompt tokens (%" PRIu64 " in the prompts, n %" PRIu32
+                        ") are not allowed, at most %d in one request",
+                        many, submitted, size.tokens, s->n, API_MAX_SUBMITTED_IDS);
+    if (size.echo)
+        values += submitted * (p->logprobs >= 0 ? (uint64_t)p->logprobs + 1 : 1);
+    if (s->return_token_ids)
+        values += size.chat ? size.tokens : submitted;
+    if (p->prompt_logprobs >= 0 && !s->stream)
+        values += size.tokens * ((uint64_t)p->prompt_logprobs + 1);
+    if (values > API_MAX_PROMPT_VALUES)
+        return api_fail(e, 400, prompt,
+                        "%s: the answer would repeat %" PRIu64
+                        " ids and log probabilities of %" PRIu64 " prompt tokens (n %" PRIu32
+                        "), at most %d are allowed",
+                        prompt, values, size.tokens, s->n, API_MAX_PROMPT_VALUES);
     return true;
 }
 

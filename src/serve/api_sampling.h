@@ -15,11 +15,16 @@ enum {
     API_MAX_PROMPTS = 1024,
     API_MAX_MESSAGES = 10000,
     API_MAX_TOOLS = 1024,
+    /* Prompt tokens x choices: each choice hands the engine its own copy. */
+    API_MAX_SUBMITTED_IDS = 16 << 20,
+    /* Ids and log probabilities of prompts that an answer repeats. */
+    API_MAX_PROMPT_VALUES = 2000000,
 };
 
 /* What the server is, as far as requests are checked against it. */
 struct api_limits {
     uint32_t vocab, max_model_len, max_n;
+    uint32_t max_queue;   /* 0: not known, no share is asked for */
     bool priority_policy; /* priority other than 0 is allowed */
     bool null_column;     /* weir_output_ids and weir_step_sizes are allowed */
     /* The checkpoint's generation_config.json; 1, 1, 0 without one. */
@@ -74,6 +79,17 @@ bool api_max_tokens_parse(const json_t *body, const char *const *fields, int64_t
  * too long. Fills params.max_tokens. */
 bool api_length_check(struct api_sampling *s, size_t prompt_tokens, const char *prompt_field,
                       const struct api_limits *limits, struct api_error *e);
+/* What all choices together take in and what answers repeat of the prompts, against the limits
+ * above; params.max_tokens is not counted: what is generated is paid for by generating it.
+ * A refusal of
+ * more choices than the request's share of the queue (half of it) comes from here too. */
+struct api_prompts_size {
+    uint64_t prompts, tokens; /* tokens of all prompts together */
+    bool echo;                /* each choice repeats its prompt */
+    bool chat;                /* one prompt, whose ids are listed once and not by each choice */
+};
+bool api_size_check(const struct api_sampling *s, struct api_prompts_size size,
+                    const struct api_limits *limits, struct api_error *e);
 /* Ids that end an answer of this format, beside the client's own. */
 void api_sampling_add_stops(struct api_sampling *s, const int32_t *ids, size_t n);
 void api_sampling_free(struct api_sampling *s);

@@ -47,6 +47,7 @@ static weir_status api_open(struct server *s, void **out, weir_error *err) {
         .vocab = api->info.vocab_size,
         .max_model_len = api->info.max_model_len,
         .max_n = config->max_n,
+        .max_queue = config->engine.max_queue ? config->engine.max_queue : 4096,
         .priority_policy = config->engine.policy == WEIR_PRIORITY,
         .null_column = config->engine.compute == WEIR_COMPUTE_NULL,
         .tokenizer = api->tokenizer,
@@ -82,5 +83,16 @@ bool api_model_check(const struct api *api, const char *name, struct api_error *
     if (server_serves(api->server, name))
         return true;
     struct api_shown shown = api_show_text(name, strlen(name));
-    return api_fail(e, 404, "model", "model: %s is not served here", shown.text);
+    struct text served = {0};
+    for (size_t i = 0; server_name(api->server, i); i++) {
+        const char *s = server_name(api->server, i);
+        struct api_shown one = api_show_text(s, strlen(s));
+        if (i)
+            text_puts(&served, ", ");
+        text_puts(&served, one.text);
+    }
+    api_fail(e, 404, "model", "model: %s is not served here, it must be %s%s", shown.text,
+             server_name(api->server, 1) ? "one of " : "", served.data);
+    text_free(&served);
+    return false;
 }

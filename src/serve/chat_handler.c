@@ -26,8 +26,12 @@ static bool prepare(struct api_job *job) {
                             chat_can_think(api->chat), &run->chat, &job->error))
         return false;
     run->sampling = &run->chat.sampling;
-    if (!chat_request_render(api, &run->chat, &run->prompt_ids, NULL, &job->error) ||
-        !api_length_check(run->sampling, run->prompt_ids.n, "messages", &api->limits, &job->error))
+    if (!chat_request_render(api, &run->chat, &run->prompt_ids, NULL, &job->error))
+        return false;
+    struct api_prompts_size size = {.prompts = 1, .tokens = run->prompt_ids.n, .chat = true};
+    if (!api_length_check(run->sampling, run->prompt_ids.n, "messages", &api->limits,
+                          &job->error) ||
+        !api_size_check(run->sampling, size, &api->limits, &job->error))
         return false;
     if (!run->sampling->params.ignore_eos) {
         int32_t stops[8];

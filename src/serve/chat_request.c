@@ -36,9 +36,8 @@ static bool check_part(const json_t *part, const char *path, struct api_error *e
     if (!json_is_string(json_object_get(part, key))) {
         struct api_path at = api_path("%s.%s", path, key);
         const json_t *v = json_object_get(part, key);
-        struct api_shown shown = api_show(v ? v : json_null());
-        return api_fail(e, 400, at.text, "%s: %s is not allowed, it must be a string", at.text,
-                        shown.text);
+        struct api_found found = api_found(v);
+        return api_fail(e, 400, at.text, "%s: %s, it must be a string", at.text, found.text);
     }
     return true;
 }
@@ -61,9 +60,8 @@ static bool check_content(json_t *message, const char *path, bool may_be_null,
     if (!content || json_is_null(content)) {
         if (may_be_null)
             return true;
-        return api_fail(e, 400, at.text,
-                        "%s: null is not allowed, it must be a string or an array of parts",
-                        at.text);
+        return api_fail(e, 400, at.text, "%s: %s, it must be a string or an array of parts",
+                        at.text, api_found(content).text);
     }
     if (!json_is_array(content) || json_array_size(content) == 0) {
         struct api_shown shown = api_show(content);
@@ -158,11 +156,10 @@ static bool check_message(json_t *message, size_t i, enum chat_request_use use,
         return false;
     if (!role || !in_list(role, roles)) {
         struct api_path where = api_field_path(&f, "role");
-        struct api_shown shown = api_show(role ? json_object_get(message, "role") : json_null());
+        struct api_found found = api_found(json_object_get(message, "role"));
         return api_fail(e, 400, where.text,
-                        "%s: %s is not allowed, it must be system, developer, user, assistant or "
-                        "tool",
-                        where.text, shown.text);
+                        "%s: %s, it must be system, developer, user, assistant or tool", where.text,
+                        found.text);
     }
     if (strcmp(role, "assistant") == 0)
         return check_assistant(message, at.text, e);
@@ -189,10 +186,9 @@ static bool check_messages(struct chat_request *r, enum chat_request_use use, st
     json_t *messages = json_object_get(r->body, "messages");
     size_t n = json_is_array(messages) ? json_array_size(messages) : 0;
     if (n < 1 || n > API_MAX_MESSAGES) {
-        struct api_shown shown = api_show(messages ? messages : json_null());
-        return api_fail(e, 400, "messages",
-                        "messages: %s is not allowed, it must be an array of 1 to %d messages",
-                        shown.text, API_MAX_MESSAGES);
+        struct api_found found = api_found(messages);
+        return api_fail(e, 400, "messages", "messages: %s, it must be an array of 1 to %d messages",
+                        found.text, API_MAX_MESSAGES);
     }
     r->messages = messages;
     for (size_t i = 0; i < n; i++)

@@ -9,11 +9,11 @@
 #include <string.h>
 
 static bool bad_prompt(const json_t *v, const char *path, struct api_error *e) {
-    struct api_shown shown = api_show(v ? v : json_null());
+    struct api_found found = api_found(v);
     return api_fail(e, 400, path,
-                    "%s: %s is not allowed, it must be a non-empty string, array of strings, array "
-                    "of token ids or array of such arrays",
-                    path, shown.text);
+                    "%s: %s, it must be a non-empty string, array of strings, array of token ids "
+                    "or array of such arrays",
+                    path, found.text);
 }
 
 static bool add_prompt(struct completion_request *r, const json_t *v, const char *path,
@@ -37,7 +37,7 @@ static bool add_prompt(struct completion_request *r, const json_t *v, const char
 static bool parse_prompts(struct completion_request *r, const struct api_limits *l,
                           struct api_error *e) {
     struct api_fields f = {r->body, "", e};
-    const json_t *prompt = api_get(&f, "prompt");
+    const json_t *prompt = json_object_get(r->body, "prompt");
     bool special = false, add_special = true;
     if (!api_bool(&f, "parse_special", &special) ||
         !api_bool(&f, "add_special_tokens", &add_special))
@@ -126,7 +126,9 @@ bool completion_request_parse(const char *body, size_t bytes, const struct api_l
                         "n: %" PRIu32 " choices of %zu prompts are not allowed, at most %d "
                         "together",
                         out->sampling.n, out->n_prompts, API_MAX_PROMPTS);
-    return true;
+    struct api_prompts_size size = {
+        .prompts = out->n_prompts, .tokens = out->prompt_ids.n, .echo = out->echo};
+    return api_size_check(&out->sampling, size, limits, e);
 }
 
 const int32_t *completion_prompt(const struct completion_request *r, size_t i, size_t *n) {

@@ -50,7 +50,10 @@ static char *quote(char *out, const char *text, size_t limit) {
         if (length == 0) {
             out = stpcpy(out, "\xEF\xBF\xBD");
             i++;
-        } else if (length == 1 && (s[i] < 0x20 || s[i] == '"' || s[i] == '\\' || s[i] == 0x7F)) {
+        } else if (s[i] == '"' || s[i] == '\\') {
+            *out++ = '\\';
+            *out++ = text[i++];
+        } else if (s[i] < 0x20 || s[i] == 0x7F) {
             out += sprintf(out, "\\u%04x", s[i]);
             i++;
         } else {

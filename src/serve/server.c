@@ -46,6 +46,10 @@ const char *server_default_name(const struct server *s) {
     return s->names[0];
 }
 
+const char *server_name(const struct server *s, size_t i) {
+    return i < s->n_names ? s->names[i] : NULL;
+}
+
 bool server_serves(const struct server *s, const char *name) {
     if (!name || !*name)
         return true;

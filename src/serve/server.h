@@ -77,6 +77,8 @@ struct http *server_http(const struct server *s);
 struct metrics *server_metrics(const struct server *s);
 /* True when `name` is a served name; NULL or "" stands for the first. */
 bool server_serves(const struct server *s, const char *name);
+/* The i-th served name, NULL behind the last. */
+const char *server_name(const struct server *s, size_t i);
 const char *server_default_name(const struct server *s);
 int64_t server_created(const struct server *s); /* unix seconds of the start */
 

@@ -519,6 +519,8 @@ class Api(Case):
         for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
             self.refused(path, {"model": "gpt-4", "messages": HELLO} if "chat" in path else
                          {"model": "gpt-4", "prompt": "x"}, 404, "model", "gpt-4")
+        status, _, content = request("POST", "/v1/completions", {"model": "gpt-4", "prompt": "x"})
+        self.assertIn(b'model: \\"gpt-4\\" is not served here, it must be \\"tiny-k3\\"', content)
         for model in ("", None, "tiny-k3"):
             status, reply = post("/v1/completions", {"model": model, "prompt": "x", "max_tokens": 1})
             self.assertEqual((status, reply.get("model")), (200, "tiny-k3"), reply)

@@ -769,6 +769,52 @@ static void many_calls_cost_no_square(void **state) {
     api_envelope_free(&v);
 }
 
+/* A reply over its limit is refused, early enough that no list is written to its end. */
+static void a_reply_over_its_limit_is_not_written(void **state) {
+    enum { PROMPT = 5000, LIMIT = 10000 };
+    struct api_sampling sampling = {.skip_special = true};
+    sampling.params.prompt_logprobs = 0;
+    struct choice_options o = {.tokenizer = tokenizer, .sampling = &sampling, .logprobs = true};
+    struct api_choice *choices[2] = {api_choice_new(&o), api_choice_new(&o)};
+    weir_token *scored = calloc(PROMPT, sizeof *scored);
+    int32_t *prompt_ids = calloc(PROMPT, sizeof *prompt_ids);
+    assert_true(scored && prompt_ids);
+    for (int i = 0; i < PROMPT; i++)
+        scored[i] = token_of(prompt_ids[i] = 5);
+    struct api_prompt prompt = {.ids = prompt_ids, .n = PROMPT, .scored = scored};
+    struct api_envelope v = {.id = "i",
+                             .model = "m",
+                             .sampling = &sampling,
+                             .logprob_style = {.tokenizer = tokenizer},
+                             .prompt_style = {.tokenizer = tokenizer}};
+    struct api_usage usage = {0};
+    struct text out = {0};
+    for (int i = 0; i < 2; i++)
+        api_choice_end(choices[i], WEIR_FINISH_LENGTH, -1);
+    assert_true(api_reply_write(&v, choices, 2, &prompt, 2, &usage, &out));
+    assert_true(out.n > 10 * LIMIT);
+    json_t *reply = json_loadb(out.data, out.n, 0, NULL);
+    const json_t *list = json_object_get(reply, "choices");
+    assert_int_equal(json_array_size(json_object_get(json_array_get(list, 0), "prompt_logprobs")),
+                     PROMPT);
+    assert_true(json_is_null(json_object_get(json_array_get(list, 1), "prompt_logprobs")));
+    json_decref(reply);
+    text_clear(&out);
+    v.most_bytes = v.logprob_style.most_bytes = v.prompt_style.most_bytes = LIMIT;
+    assert_false(api_reply_write(&v, choices, 2, &prompt, 2, &usage, &out));
+    assert_true(out.n < 2 * LIMIT);
+    v.echo = v.logprobs = true;
+    text_clear(&out);
+    assert_false(api_reply_write(&v, choices, 2, &prompt, 2, &usage, &out));
+    assert_true(out.n < 2 * LIMIT);
+    text_free(&out);
+    free(scored);
+    free(prompt_ids);
+    api_choice_free(choices[0]);
+    api_choice_free(choices[1]);
+    api_envelope_free(&v);
+}
+
 static void an_empty_answer_is_an_empty_string(void **state) {
     struct script s = {.output = THINK_END ANSWER ANSWER_END END};
     expect(&s, "", "", "stop null");
@@ -803,6 +849,7 @@ int main(void) {
         cmocka_unit_test(a_model_that_goes_on_behind_its_turn_is_stopped),
         cmocka_unit_test(thinking_behind_a_stop_string_is_dropped),
         cmocka_unit_test(many_calls_cost_no_square),
+        cmocka_unit_test(a_reply_over_its_limit_is_not_written),
     };
     return cmocka_run_group_tests(tests, open_text, close_text);
 }

@@ -412,7 +412,80 @@ static void F027_overlong_request_tells_limit_prompt_and_output(void **state) {
     assert_int_equal(r.sampling.params.max_tokens, 2045);
     assert_false(api_length_check(&r.sampling, 2048, "messages", &limits, &e));
     assert_string_equal(e.param, "messages");
+    assert_non_null(strstr(e.message, "requested output tokens: 2045"));
     chat_request_free(&r);
+    /* Who asked for no output tokens is not told that 0 were asked for. */
+    snprintf(body, sizeof body, "{%s}", chat_good);
+    assert_true(parse_chat(body, &r, &e));
+    assert_false(api_length_check(&r.sampling, 2048, "messages", &limits, &e));
+    assert_non_null(strstr(e.message, "2048"));
+    assert_null(strstr(e.message, "output"));
+    chat_request_free(&r);
+}
+
+static void prompts_times_choices_are_bounded(void **state) {
+    struct api_limits l = {.max_queue = 9};
+    struct api_sampling s = {.n = 4, .params = {.logprobs = -1, .prompt_logprobs = -1}};
+    struct api_prompts_size size = {.prompts = 1, .tokens = API_MAX_SUBMITTED_IDS / 4};
+    struct api_error e = {0};
+    assert_true(api_size_check(&s, size, &l, &e));
+    size.tokens++;
+    assert_false(api_size_check(&s, size, &l, &e));
+    assert_int_equal(e.status, 400);
+    assert_string_equal(e.param, "n");
+    assert_non_null(strstr(e.message, "16777220 prompt tokens"));
+    s.n = 5;
+    size.tokens = 1;
+    assert_true(api_size_check(&s, size, &l, &e));
+    s.n = 6;
+    assert_false(api_size_check(&s, size, &l, &e));
+    assert_non_null(strstr(e.message, "at most 5, half of this server's queue"));
+}
+
+/* What an answer repeats of the prompts: tokens x choices x values of each. */
+static void repeated_prompt_values_are_bounded(void **state) {
+    struct api_limits l = {0};
+    struct api_error e = {0};
+    struct api_sampling echo = {.n = 10, .params = {.logprobs = 1, .prompt_logprobs = -1}};
+    struct api_prompts_size size = {.prompts = 1, .tokens = 100000, .echo = true};
+    assert_true(api_size_check(&echo, size, &l, &e));
+    size.tokens++;
+    assert_false(api_size_check(&echo, size, &l, &e));
+    assert_int_equal(e.status, 400);
+    assert_string_equal(e.param, "prompt");
+    assert_non_null(strstr(e.message, "2000020"));
+    struct api_sampling scores = {.n = 10, .params = {.logprobs = -1, .prompt_logprobs = 19}};
+    size = (struct api_prompts_size){.prompts = 1, .tokens = 100000, .chat = true};
+    assert_true(api_size_check(&scores, size, &l, &e));
+    scores.return_token_ids = true;
+    assert_false(api_size_check(&scores, size, &l, &e));
+    assert_string_equal(e.param, "messages");
+    size.tokens -= 5000;
+    assert_true(api_size_check(&scores, size, &l, &e));
+    size.chat = false;
+    assert_false(api_size_check(&scores, size, &l, &e));
+}
+
+static void missing_fields_are_called_missing(void **state) {
+    static const struct {
+        const char *body, *message;
+    } cases[] = {
+        {"{}", "messages: is missing, it must be an array"},
+        {"{\"messages\":null}", "messages: null is not allowed, it must be an array"},
+        {"{\"messages\":[{}]}", "messages.0.role: is missing, it must be system"},
+        {"{\"messages\":[{\"role\":\"user\"}]}", "messages.0.content: is missing, it must be"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}",
+         "messages.0.content: null is not allowed, it must be"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+         "messages.0.content.0.text: is missing, it must be a string"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct api_error e = chat_error(cases[i].body);
+        assert_int_equal(e.status, 400);
+        if (strncmp(e.message, cases[i].message, strlen(cases[i].message)) != 0)
+            fail_msg("%s", e.message);
+    }
+    assert_non_null(strstr(completion_error("{}").message, "prompt: is missing, it must be"));
 }
 
 static void default_length_is_cut_to_the_room_left(void **state) {
@@ -688,6 +761,9 @@ int main(void) {
         cmocka_unit_test(values_arrive_as_written),
         cmocka_unit_test(thinking_follows_effort_and_the_template_key_wins),
         cmocka_unit_test(F027_overlong_request_tells_limit_prompt_and_output),
+        cmocka_unit_test(prompts_times_choices_are_bounded),
+        cmocka_unit_test(repeated_prompt_values_are_bounded),
+        cmocka_unit_test(missing_fields_are_called_missing),
         cmocka_unit_test(default_length_is_cut_to_the_room_left),
         cmocka_unit_test(F029_bad_logit_bias_is_refused_each_time),
         cmocka_unit_test(F030_numbers_that_are_none_are_refused),
