@@ -10,8 +10,10 @@
  * of a difference is re-centred at block borders into factors of at most 1: from the row's block
  * start to the row, from the column to its block's end, and whole blocks between. The factors are
  * running products of the decays themselves, so neither gate needs a bound, and G with its rounding
- * (G may reach -320, where f32 has five digits left) is never formed. Factors below 2^-100 become
- * zero rather than subnormal. Inside a diagonal block the products run row by row from column j.
+ * (G may reach -320, where f32 has five digits left) is never formed. Inside a diagonal block the
+ * products run row by row from column j. A factor below 2^-50 becomes zero: beside the row's own
+ * terms it is lost anyway, and products of two such factors would be subnormal, which costs the
+ * processor a hundred cycles each.
  *
  * Chunks end on absolute multiples of 64 and at checkpoints. */
 #include "ops/cpu/kernels.h"
@@ -71,7 +73,7 @@ static void chunk_take(struct chunk *c, uint32_t width, unsigned char **at) {
 }
 
 ALWAYS vf product(vf a, vf b) {
-    return vkeep_from(a * b, 0x1p-100f);
+    return vkeep_from(a * b, 0x1p-50f);
 }
 
 static void load_rows(struct chunk *c, const struct kda_head *h, uint32_t row, uint32_t rows) {
@@ -185,8 +187,8 @@ static void widen_factors(struct chunk *c) {
         for (uint32_t a = 0; a < c->blocks; a++) {
             for (uint32_t i = a * BLOCK; a && i < (a + 1) * BLOCK; i++) {
                 size_t at = (size_t)i * width + d;
-                vstore(c->qf + at, vload(c->qf + at) * before);
-                vstore(c->kf + at, vload(c->kf + at) * before);
+                vstore(c->qf + at, product(vload(c->qf + at), before));
+                vstore(c->kf + at, product(vload(c->kf + at), before));
             }
             before = product(before, vload(c->total + (size_t)a * width + d));
         }
@@ -194,7 +196,7 @@ static void widen_factors(struct chunk *c) {
         for (uint32_t a = c->blocks; a-- > 0;) {
             for (uint32_t i = a * BLOCK; i < (a + 1) * BLOCK; i++) {
                 size_t at = (size_t)i * width + d;
-                vstore(c->kb + at, vload(c->kb + at) * behind);
+                vstore(c->kb + at, product(vload(c->kb + at), behind));
             }
             behind = product(behind, vload(c->total + (size_t)a * width + d));
         }
