@@ -468,7 +468,32 @@ bool api_size_check(const struct api_sampling *s, struct api_prompts_size size,
     return true;
 }
 
+static const char *copy_to(char **at, const char *s, size_t n) {
+    char *copy = memcpy(*at, s, n);
+    copy[n] = 0;
+    *at += n + 1;
+    return copy;
+}
+
+void api_sampling_own(struct api_sampling *s, const char **model) {
+    const char **strings[] = {model, &s->request_id, &s->params.cache_salt};
+    size_t bytes = 1;
+    for (size_t i = 0; i < 3; i++)
+        bytes += *strings[i] ? strlen(*strings[i]) + 1 : 0;
+    for (size_t i = 0; i < s->n_stops; i++)
+        bytes += s->stop_bytes[i] + 1;
+    s->own = malloc(bytes);
+    WEIR_ASSERT(s->own);
+    char *at = s->own;
+    for (size_t i = 0; i < 3; i++)
+        if (*strings[i])
+            *strings[i] = copy_to(&at, *strings[i], strlen(*strings[i]));
+    for (size_t i = 0; i < s->n_stops; i++)
+        s->stops[i] = copy_to(&at, s->stops[i], s->stop_bytes[i]);
+}
+
 void api_sampling_free(struct api_sampling *s) {
+    free(s->own);
     ids_free(&s->stop_ids);
     ids_free(&s->allowed_ids);
     ids_free(&s->scripted_ids);

@@ -38,7 +38,7 @@ struct api_limits {
 weir_status api_read_generation_config(const char *dir, struct api_limits *limits, weir_error *err);
 
 /* Zero-initialise; api_sampling_free. Strings are borrowed from the JSON object, which must live as
- * long; arrays of `params` point into the lists below. */
+ * long or until api_sampling_own; arrays of `params` point into the lists below. */
 struct api_sampling {
     weir_params params; /* without scripted arrays' owner, see below */
     uint32_t n;
@@ -67,6 +67,7 @@ struct api_sampling {
     const int32_t **bad_words;
     size_t *bad_word_lengths;
     uint32_t *steps;
+    char *own; /* the strings above, once they are no longer borrowed */
 };
 
 /* All shared fields but max_tokens and logprobs, whose rules differ (below). */
@@ -92,6 +93,9 @@ bool api_size_check(const struct api_sampling *s, struct api_prompts_size size,
                     const struct api_limits *limits, struct api_error *e);
 /* Ids that end an answer of this format, beside the client's own. */
 void api_sampling_add_stops(struct api_sampling *s, const int32_t *ids, size_t n);
+/* Copies the strings that are borrowed from the JSON object, and *model (may be NULL), which then
+ * lives as long as *s: a tree of a big body must not live as long as the generation. Once only. */
+void api_sampling_own(struct api_sampling *s, const char **model);
 void api_sampling_free(struct api_sampling *s);
 
 /* Non-empty, at most 128 characters, none of @ / \ NUL. */

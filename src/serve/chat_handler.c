@@ -44,6 +44,7 @@ static bool prepare(struct api_job *job) {
     run->envelope.chat = true;
     run->envelope.logprobs = run->chat.logprobs;
     run->envelope.hide_reasoning = !run->chat.include_reasoning;
+    chat_request_drop_body(&run->chat);
     return true;
 }
 
@@ -63,7 +64,7 @@ struct render_job {
     struct api_job job;
     struct chat_request chat;
     struct ids ids;
-    struct text text;
+    struct text text, out; /* out: the reply, written where the rendering was done */
 };
 
 static bool render(struct api_job *job) {
@@ -71,9 +72,13 @@ static bool render(struct api_job *job) {
     const struct api *api = job->api;
     if (!api->chat)
         return no_chat(api, &job->error);
-    return chat_request_parse(job->body, job->bytes, CHAT_FOR_RENDERING, &api->limits,
-                              chat_can_think(api->chat), &r->chat, &job->error) &&
-           chat_request_render(api, &r->chat, &r->ids, &r->text, &job->error);
+    if (!chat_request_parse(job->body, job->bytes, CHAT_FOR_RENDERING, &api->limits,
+                            chat_can_think(api->chat), &r->chat, &job->error) ||
+        !api_model_check(api, r->chat.model, &job->error) ||
+        !chat_request_render(api, &r->chat, &r->ids, &r->text, &job->error))
+        return false;
+    rendered_write(&r->out, &r->text, r->ids.data, r->ids.n);
+    return true;
 }
 
 static void render_free(struct api_job *job) {
@@ -81,19 +86,13 @@ static void render_free(struct api_job *job) {
     chat_request_free(&r->chat);
     ids_free(&r->ids);
     text_free(&r->text);
+    text_free(&r->out);
     free(r);
 }
 
 static void render_done(struct api_job *job) {
     struct render_job *r = (struct render_job *)job;
-    if (!api_model_check(job->api, r->chat.model, &job->error)) {
-        api_reply_error(job->reply, &job->error);
-    } else {
-        struct text out = {0};
-        rendered_write(&out, &r->text, r->ids.data, r->ids.n);
-        http_reply_json(job->reply, 200, out.data, out.n);
-        text_free(&out);
-    }
+    http_reply_json(job->reply, 200, r->out.data, r->out.n);
     render_free(job);
 }
 

@@ -305,6 +305,18 @@ bool chat_request_parse(const char *body, size_t bytes, enum chat_request_use us
     return true;
 }
 
+void chat_request_drop_body(struct chat_request *r) {
+    api_sampling_own(&r->sampling, &r->model);
+    r->messages = NULL;
+    r->options.tools = r->options.response_format = NULL;
+    r->options.tool_name = r->options.effort = NULL;
+    r->options.numbers = NULL;
+    json_decref(r->body);
+    jsontext_numbers_free(r->numbers);
+    r->body = NULL;
+    r->numbers = NULL;
+}
+
 void chat_request_free(struct chat_request *r) {
     api_sampling_free(&r->sampling);
     json_decref(r->body);

@@ -6,7 +6,8 @@
 #include "serve/api_sampling.h"
 #include "text/chat.h"
 
-/* Zero-initialise; chat_request_free. Everything borrowed points into `body`. */
+/* Zero-initialise; chat_request_free. Everything borrowed points into `body`
+ * until chat_request_drop_body. */
 struct chat_request {
     json_t *body;
     struct jsontext_numbers *numbers; /* spellings of the numbers in body */
@@ -29,6 +30,9 @@ enum chat_request_use {
 bool chat_request_parse(const char *body, size_t bytes, enum chat_request_use use,
                         const struct api_limits *limits, bool can_think, struct chat_request *out,
                         struct api_error *e);
+/* Rendered: keeps what the generation needs and frees the tree. Messages and the options that point
+ * into it are gone. */
+void chat_request_drop_body(struct chat_request *r);
 void chat_request_free(struct chat_request *r);
 
 #endif

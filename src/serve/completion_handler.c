@@ -50,6 +50,7 @@ static bool prepare(struct api_job *job) {
     run->envelope.logprobs = c->logprobs >= 0;
     run->envelope.echo = c->echo;
     run->envelope.no_output = c->no_output;
+    completion_request_drop_body(c);
     return true;
 }
 
@@ -68,48 +69,48 @@ static void handle_completion(void *arg, struct http_request *q, struct http_rep
 struct render_job {
     struct api_job job;
     struct completion_request request;
+    struct text out; /* the reply, written where the prompts were read */
 };
 
-static bool parse(struct api_job *job) {
+static bool render(struct api_job *job) {
     struct render_job *r = (struct render_job *)job;
-    return completion_request_parse(job->body, job->bytes, &job->api->limits, &r->request,
-                                    &job->error);
-}
-
-static void render_free(struct api_job *job) {
-    completion_request_free(&((struct render_job *)job)->request);
-    free(job);
-}
-
-static void render_done(struct api_job *job) {
-    struct render_job *r = (struct render_job *)job;
-    if (!api_model_check(job->api, r->request.model, &job->error)) {
-        api_reply_error(job->reply, &job->error);
-        render_free(job);
-        return;
-    }
-    struct text out = {0}, prompt = {0};
-    text_puts(&out, "{\"prompts\":[");
+    if (!completion_request_parse(job->body, job->bytes, &job->api->limits, &r->request,
+                                  &job->error) ||
+        !api_model_check(job->api, r->request.model, &job->error))
+        return false;
+    struct text prompt = {0};
+    text_puts(&r->out, "{\"prompts\":[");
     for (size_t i = 0; i < r->request.n_prompts; i++) {
         size_t n;
         const int32_t *ids = completion_prompt(&r->request, i, &n);
         text_clear(&prompt);
         decode(job->api->tokenizer, ids, n, false, &prompt);
         if (i)
-            text_puts(&out, ",");
-        rendered_write(&out, &prompt, ids, n);
+            text_puts(&r->out, ",");
+        rendered_write(&r->out, &prompt, ids, n);
     }
-    text_puts(&out, "]}");
-    http_reply_json(job->reply, 200, out.data, out.n);
-    text_free(&out);
+    text_puts(&r->out, "]}");
     text_free(&prompt);
+    return true;
+}
+
+static void render_free(struct api_job *job) {
+    struct render_job *r = (struct render_job *)job;
+    completion_request_free(&r->request);
+    text_free(&r->out);
+    free(r);
+}
+
+static void render_done(struct api_job *job) {
+    struct render_job *r = (struct render_job *)job;
+    http_reply_json(job->reply, 200, r->out.data, r->out.n);
     render_free(job);
 }
 
 static void handle_render(void *arg, struct http_request *q, struct http_reply *r) {
     struct render_job *job = calloc(1, sizeof *job);
     WEIR_ASSERT(job);
-    job->job.work = parse;
+    job->job.work = render;
     job->job.done = render_done;
     job->job.free = render_free;
     api_job_start(&job->job, arg, q, r);

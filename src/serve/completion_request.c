@@ -137,6 +137,12 @@ const int32_t *completion_prompt(const struct completion_request *r, size_t i, s
     return r->prompt_ids.data + from;
 }
 
+void completion_request_drop_body(struct completion_request *r) {
+    api_sampling_own(&r->sampling, &r->model);
+    json_decref(r->body);
+    r->body = NULL;
+}
+
 void completion_request_free(struct completion_request *r) {
     api_sampling_free(&r->sampling);
     ids_free(&r->prompt_ids);

@@ -22,6 +22,8 @@ struct completion_request {
 /* Parses and tokenises. The model name is not checked here. */
 bool completion_request_parse(const char *body, size_t bytes, const struct api_limits *limits,
                               struct completion_request *out, struct api_error *e);
+/* Keeps what the generation needs and frees the tree. */
+void completion_request_drop_body(struct completion_request *r);
 /* Ids of prompt i. */
 const int32_t *completion_prompt(const struct completion_request *r, size_t i, size_t *n);
 void completion_request_free(struct completion_request *r);

@@ -2,7 +2,8 @@
  * some hundred bytes as a tree and three in the body, so values are counted before any is built. */
 #include "serve/json_read.h"
 
-/* An upper bound of the values in the text: whatever stands between commas and brackets. */
+/* An upper bound of the values in the text: whatever stands between commas and brackets, with the
+ * weight of containers. */
 static size_t count_values(const char *s, size_t n) {
     size_t values = 1;
     bool in_string = false;
@@ -16,7 +17,8 @@ static size_t count_values(const char *s, size_t n) {
         } else if (c == '"') {
             in_string = true;
         } else {
-            values += c == ',' || c == '[' || c == '{';
+            values += c == ',';
+            values += c == '[' || c == '{' ? JSON_READ_CONTAINER : 0;
         }
     }
     return values;
@@ -26,7 +28,9 @@ json_t *json_read_object(const char *s, size_t n, struct jsontext_numbers *numbe
                          struct api_error *e) {
     *e = (struct api_error){0};
     if (count_values(s, n) > JSON_READ_VALUES) {
-        api_fail(e, 400, NULL, "request body: more than %d JSON values", JSON_READ_VALUES);
+        api_fail(e, 400, NULL,
+                 "request body: more than %d JSON values (an array or object counts as %d)",
+                 JSON_READ_VALUES, JSON_READ_CONTAINER);
         return NULL;
     }
     json_t *value = NULL;

@@ -8,7 +8,10 @@
 
 enum {
     JSON_READ_DEPTH = 64,
-    JSON_READ_VALUES = 2000000, /* bounds the memory of a small body full of empty arrays */
+    /* Bounds the memory of a small body full of empty arrays: as a tree an id of a prompt takes
+     * some 40 bytes, an array or object four times that, so these count four. */
+    JSON_READ_VALUES = 1200000,
+    JSON_READ_CONTAINER = 4,
 };
 
 /* Parses one JSON object of `n` bytes; `numbers` as in jsontext_read. A number that is not finite

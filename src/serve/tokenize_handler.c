@@ -13,7 +13,7 @@ struct tokenize_job {
     struct chat_request chat;
     const char *model;
     struct ids ids;
-    struct text text;
+    struct text text, out; /* out: the reply */
     bool strings;
 };
 
@@ -27,6 +27,7 @@ static void tokenize_free(struct api_job *job) {
     chat_request_free(&t->chat);
     ids_free(&t->ids);
     text_free(&t->text);
+    text_free(&t->out);
     free(t);
 }
 
@@ -40,6 +41,32 @@ static bool tokenize_chat(struct tokenize_job *t) {
     return chat_request_parse(job->body, job->bytes, CHAT_FOR_RENDERING, &api->limits,
                               chat_can_think(api->chat), &t->chat, &job->error) &&
            chat_request_render(api, &t->chat, &t->ids, NULL, &job->error);
+}
+
+static void write_tokenized(struct tokenize_job *t) {
+    const struct api *api = t->job.api;
+    struct text *out = &t->out;
+    text_puts(out, "{\"count\":");
+    json_put_int(out, (int64_t)t->ids.n);
+    text_puts(out, ",\"max_model_len\":");
+    json_put_int(out, api->limits.max_model_len);
+    text_puts(out, ",\"tokens\":");
+    json_put_ids(out, t->ids.data, t->ids.n);
+    text_puts(out, ",\"token_strs\":");
+    if (t->strings) {
+        text_puts(out, "[");
+        for (size_t i = 0; i < t->ids.n; i++) {
+            size_t n;
+            const char *s = tokenizer_piece(api->tokenizer, t->ids.data[i], &n);
+            if (i)
+                text_puts(out, ",");
+            json_put_string(out, s, n);
+        }
+        text_puts(out, "]");
+    } else {
+        text_puts(out, "null");
+    }
+    text_puts(out, "}");
 }
 
 static bool tokenize_work(struct api_job *job) {
@@ -61,46 +88,20 @@ static bool tokenize_work(struct api_job *job) {
     if (chat == (prompt != NULL))
         return api_fail(&job->error, 400, chat ? "messages" : "prompt",
                         "exactly one of prompt and messages must be given");
-    if (chat)
-        return tokenize_chat(t);
-    if (special)
+    if (!api_model_check(api, t->model, &job->error) || (chat && !tokenize_chat(t)))
+        return false;
+    if (prompt && special)
         tokenizer_encode_special(api->tokenizer, prompt, bytes, &t->ids);
-    else
+    else if (prompt)
         tokenizer_encode(api->tokenizer, prompt, bytes, &t->ids);
+    write_tokenized(t);
     return true;
 }
 
-static void tokenize_done(struct api_job *job) {
+/* Loop thread: the text was written where the ids were made. */
+static void reply_out(struct api_job *job) {
     struct tokenize_job *t = tokenize_of(job);
-    if (!api_model_check(job->api, t->model, &job->error)) {
-        api_reply_error(job->reply, &job->error);
-        tokenize_free(job);
-        return;
-    }
-    struct text out = {0};
-    text_puts(&out, "{\"count\":");
-    json_put_int(&out, (int64_t)t->ids.n);
-    text_puts(&out, ",\"max_model_len\":");
-    json_put_int(&out, job->api->limits.max_model_len);
-    text_puts(&out, ",\"tokens\":");
-    json_put_ids(&out, t->ids.data, t->ids.n);
-    text_puts(&out, ",\"token_strs\":");
-    if (t->strings) {
-        text_puts(&out, "[");
-        for (size_t i = 0; i < t->ids.n; i++) {
-            size_t n;
-            const char *s = tokenizer_piece(job->api->tokenizer, t->ids.data[i], &n);
-            if (i)
-                text_puts(&out, ",");
-            json_put_string(&out, s, n);
-        }
-        text_puts(&out, "]");
-    } else {
-        text_puts(&out, "null");
-    }
-    text_puts(&out, "}");
-    http_reply_json(job->reply, 200, out.data, out.n);
-    text_free(&out);
+    http_reply_json(job->reply, 200, t->out.data, t->out.n);
     tokenize_free(job);
 }
 
@@ -116,7 +117,8 @@ static bool detokenize_work(struct api_job *job) {
         return false;
     if (!tokens)
         return api_fail(&job->error, 400, "tokens", "tokens: an array of token ids is required");
-    if (!api_value_ids(tokens, "tokens", api->limits.vocab, SIZE_MAX, &t->ids, &job->error))
+    if (!api_model_check(api, t->model, &job->error) ||
+        !api_value_ids(tokens, "tokens", api->limits.vocab, SIZE_MAX, &t->ids, &job->error))
         return false;
     struct text bytes = {0};
     struct utf8_stream stream = {{0}, 0};
@@ -125,40 +127,28 @@ static bool detokenize_work(struct api_job *job) {
         utf8_push(&stream, bytes.data, bytes.n, &t->text);
     utf8_finish(&stream, &t->text);
     text_free(&bytes);
+    text_puts(&t->out, "{\"prompt\":");
+    json_put_string(&t->out, t->text.data ? t->text.data : "", t->text.n);
+    text_puts(&t->out, "}");
     return true;
 }
 
-static void detokenize_done(struct api_job *job) {
-    struct tokenize_job *t = tokenize_of(job);
-    if (!api_model_check(job->api, t->model, &job->error)) {
-        api_reply_error(job->reply, &job->error);
-    } else {
-        struct text out = {0};
-        text_puts(&out, "{\"prompt\":");
-        json_put_string(&out, t->text.data ? t->text.data : "", t->text.n);
-        text_puts(&out, "}");
-        http_reply_json(job->reply, 200, out.data, out.n);
-        text_free(&out);
-    }
-    tokenize_free(job);
-}
-
 static void start(struct api *api, struct http_request *q, struct http_reply *r,
-                  bool (*work)(struct api_job *), void (*done)(struct api_job *)) {
+                  bool (*work)(struct api_job *)) {
     struct tokenize_job *t = calloc(1, sizeof *t);
     WEIR_ASSERT(t);
     t->job.work = work;
-    t->job.done = done;
+    t->job.done = reply_out;
     t->job.free = tokenize_free;
     api_job_start(&t->job, api, q, r);
 }
 
 static void handle_tokenize(void *arg, struct http_request *q, struct http_reply *r) {
-    start(arg, q, r, tokenize_work, tokenize_done);
+    start(arg, q, r, tokenize_work);
 }
 
 static void handle_detokenize(void *arg, struct http_request *q, struct http_reply *r) {
-    start(arg, q, r, detokenize_work, detokenize_done);
+    start(arg, q, r, detokenize_work);
 }
 
 void tokenize_routes(struct api *api, struct http *h) {

@@ -624,6 +624,67 @@ static void F081_hostile_schemas_end_in_a_refusal(void **state) {
     text_free(&body);
 }
 
+/* An id of a prompt costs a third of an array: a long prompt of ids passes, half as many arrays do
+ * not. */
+static void values_are_counted_by_what_they_cost(void **state) {
+    static const char *const items[] = {",1", ",[]"};
+    for (int arrays = 0; arrays < 2; arrays++) {
+        struct text body = {0};
+        struct api_error e = {0};
+        text_puts(&body, "{\"a\":[0");
+        for (int i = 0; i < (arrays ? 500000 : 1100000); i++)
+            text_puts(&body, items[arrays]);
+        text_puts(&body, "]}");
+        json_t *v = json_read_object(body.data, body.n, NULL, &e);
+        assert_int_equal(v != NULL, !arrays);
+        assert_int_equal(e.status, arrays ? 400 : 0);
+        json_decref(v);
+        text_free(&body);
+    }
+}
+
+/* Everything that a generation reads is there after the tree is gone (a sanitizer sees the rest).
+ */
+static void a_request_outlives_its_body(void **state) {
+#define SHARED                                                                                     \
+    "\"model\":\"m\",\"stop\":[\"one\",\"t\\u0000wo\"],\"request_id\":\"r-1\",\"cache_salt\":"     \
+    "\"salt\""
+    struct api_error e = {0};
+    struct chat_request c = {0};
+    struct completion_request t = {0};
+    char body[512];
+    snprintf(body, sizeof body, "{%s," SHARED "}", chat_good);
+    assert_true(parse_chat(body, &c, &e));
+    chat_request_drop_body(&c);
+    const char *text = "{\"prompt\":\"x\"," SHARED "}";
+    assert_true(completion_request_parse(text, strlen(text), &limits, &t, &e));
+    completion_request_drop_body(&t);
+    assert_null(c.body);
+    assert_null(c.messages);
+    assert_null(t.body);
+    assert_string_equal(c.model, "m");
+    assert_string_equal(t.model, "m");
+    const struct api_sampling *both[] = {&c.sampling, &t.sampling};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(both[i]->n_stops, 2);
+        assert_string_equal(both[i]->stops[0], "one");
+        assert_int_equal(both[i]->stop_bytes[1], 4);
+        assert_memory_equal(both[i]->stops[1], "t\0wo", 5);
+        assert_string_equal(both[i]->request_id, "r-1");
+        assert_string_equal(both[i]->params.cache_salt, "salt");
+    }
+    chat_request_free(&c);
+    completion_request_free(&t);
+    t = (struct completion_request){0};
+    text = "{\"prompt\":\"x\"}";
+    assert_true(completion_request_parse(text, strlen(text), &limits, &t, &e));
+    completion_request_drop_body(&t);
+    assert_null(t.model);
+    assert_null(t.sampling.request_id);
+    completion_request_free(&t);
+#undef SHARED
+}
+
 static void F082_salts_follow_their_rule(void **state) {
     assert_true(api_salt_valid("a", 1));
     assert_false(api_salt_valid("", 0));
@@ -772,6 +833,8 @@ int main(void) {
         cmocka_unit_test(F076_a_huge_n_is_refused_before_anything_is_allocated),
         cmocka_unit_test(F020_schemas_with_references_pass_whole),
         cmocka_unit_test(F081_hostile_schemas_end_in_a_refusal),
+        cmocka_unit_test(values_are_counted_by_what_they_cost),
+        cmocka_unit_test(a_request_outlives_its_body),
         cmocka_unit_test(F082_salts_follow_their_rule),
         cmocka_unit_test(scripts_are_refused_outside_the_null_column),
         cmocka_unit_test(bodies_that_are_no_json_object_are_refused),
