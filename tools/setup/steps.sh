@@ -44,16 +44,10 @@ tracked() {
 }
 
 step_format() {
-    local passed=0 failed=0
-    for file in $(tracked 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' | grep -v '/data/'); do
-        if clang-format --dry-run -Werror "$file"; then
-            passed=$((passed + 1))
-        else
-            failed=$((failed + 1))
-        fi
-    done
-    echo "$passed passed, $failed failed"
-    [ $failed -eq 0 ]
+    local files
+    mapfile -t files < <(tracked 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]')
+    clang-format --dry-run -Werror "${files[@]}" || return 1
+    echo "${#files[@]} passed, 0 failed"
 }
 
 step_shell() {
@@ -91,8 +85,13 @@ run_tests() {
     return $status
 }
 
+# The build that later steps use.
+build_gcc() {
+    configure gcc -Dwerror=true && ninja -C build-check/gcc
+}
+
 step_gcc() {
-    configure gcc -Dwerror=true && ninja -C build-check/gcc && run_tests gcc
+    build_gcc && run_tests gcc
 }
 
 step_clang() {
@@ -122,6 +121,7 @@ step_tsan() {
 # Every model against its golden numbers, on both columns.
 step_vectors() {
     local passed=0 failed=0
+    build_gcc || return 1
     for dir in vectors/*/; do
         local name
         name=$(basename "$dir")
@@ -141,6 +141,7 @@ step_vectors() {
 
 step_man() {
     local passed=0 failed=0
+    build_gcc || return 1
     for command in "" $(build-check/gcc/weir help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
         # shellcheck disable=SC2086 # none for the page of the program itself
         build-check/gcc/weir help --man $command >build-check/page.1 || return 1
@@ -192,6 +193,6 @@ step_script() {
         # shellcheck disable=SC2086 # a list
         need_packages $browser_packages || return 1
     fi
-    ninja -C build-check/gcc || return 1
+    build_gcc || return 1
     WEIR="$root/build-check/gcc/weir" WEIR_SOURCE_ROOT="$root" bash "$1" "$root/build-check/gcc"
 }
