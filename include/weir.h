@@ -186,7 +186,6 @@ typedef struct weir_stats {
     uint64_t preemptions, steps, step_rows, nan_guards;
     double busy_seconds; /* time in steps */
     double last_step;    /* monotonic time the last step ended, 0 = none yet */
-    bool failed;
 } weir_stats;
 void weir_get_stats(const weir_engine *e, weir_stats *out);
 /* Stop admitting (weir_submit gives WEIR_CLOSED); what runs goes on. */

@@ -96,8 +96,9 @@ static const struct option_spec limit_options[] = {
             "Seconds running requests may go on after SIGTERM."),
     SECONDS("keep-alive-comments", ping_seconds, "0",
             "Seconds of quiet after which a stream gets a comment line; 0: never."),
-    SECONDS("stuck-timeout", stuck_seconds, "120",
-            "Seconds without a step, while work waits, after which /health is 503."),
+    SECONDS("stuck-timeout", stuck_seconds, "600",
+            "Seconds without the end of a step, while there is work, after which /health is 503; "
+            "must be longer than the longest step: on a slow machine, one of a long prompt."),
     SECONDS("request-timeout", request_seconds, "0",
             "Seconds a request may take in all; 0: any time."),
     {.name = "max-body-bytes",

@@ -428,7 +428,7 @@ static bool submit_choice(struct api_run *run, size_t i, struct api_error *e) {
     if (st == WEIR_BUSY)
         return api_fail(e, 429, NULL, "the queue is full, try again later");
     if (st == WEIR_CLOSED)
-        return api_fail(e, 503, NULL, "the server is shutting down or its engine has failed");
+        return api_fail(e, 503, NULL, "the server is shutting down");
     return api_fail_weir(e, NULL, &err);
 }
 

@@ -68,7 +68,8 @@ void http_on_abort(struct http_reply *r, void (*aborted)(void *arg), void *arg);
 /* The request as the handler got it; alive as long as the reply. */
 struct http_request *http_reply_request(struct http_reply *r);
 struct http *http_reply_server(struct http_reply *r);
-/* Takes another id (body field request_id); made unique by a suffix. Not after the first byte. */
+/* Takes another id (body field request_id); made unique by a suffix. Not after the first byte; one
+ * that is not 1 to 128 visible ASCII characters is not taken. */
 void http_reply_set_id(struct http_reply *r, const char *id);
 /* Adds a header field to the answer. Not after the first byte; name and value without CR, LF. */
 void http_reply_header(struct http_reply *r, const char *name, const char *value);
@@ -77,7 +78,8 @@ void http_reply_json(struct http_reply *r, int status, const char *json, size_t 
 void http_reply_bytes(struct http_reply *r, int status, const char *content_type, const void *data,
                       size_t bytes);
 /* The error object; its type follows from the status. `param` is the dotted path of the field or
- * NULL. 429 and 503 carry Retry-After. Cut to 8 KiB at a character border; made valid UTF-8. */
+ * NULL. 429 and 503 carry Retry-After. The message is cut to 2000 bytes, or less where it is
+ * mostly escapes, at a character border and made valid UTF-8. */
 void http_reply_error(struct http_reply *r, int status, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* The text of that object alone, for error events: {"error":{...}}. free() it; NULL without memory.

@@ -13,6 +13,8 @@
 
 /* ---- ids ---- */
 
+enum { NUMBERED_IDS = 4 }; /* equal ids that are told apart by a number */
+
 static size_t id_slot(const char *id) {
     uint64_t h = 0xCBF29CE484222325u;
     for (; *id; id++)
@@ -36,13 +38,20 @@ static void unindex(struct http_reply *r) {
     *at = r->next_id;
 }
 
-/* Takes `id`, with a suffix if another running request has it. */
+/* Takes `id`, with a suffix if another running request has it: a number for the few that meet by
+ * chance; a random one when a client gives all its requests the same, or the search for the next
+ * free number would cost more with each of them. */
 static void index_id(struct http_reply *r, const char *id) {
     struct http *h = r->conn->http;
     char name[HTTP_ID_BYTES];
     int length = snprintf(name, sizeof name, "%.128s", id);
-    for (unsigned k = 2; reply_find(h, name); k++)
-        snprintf(name + length, sizeof name - (size_t)length, "-%u", k);
+    for (unsigned k = 2; reply_find(h, name); k++) {
+        size_t left = sizeof name - (size_t)length;
+        if (k <= NUMBERED_IDS)
+            snprintf(name + length, left, "-%u", k);
+        else
+            snprintf(name + length, left, "-%016llx", (unsigned long long)rng_entropy());
+    }
     memcpy(r->id, name, sizeof r->id);
     struct http_reply **slot = &h->ids[id_slot(r->id)];
     r->next_id = *slot;
@@ -50,11 +59,12 @@ static void index_id(struct http_reply *r, const char *id) {
     r->request.id = r->id;
 }
 
-/* Printable ASCII, 1 to 128 of them: it goes into a header line and into the log. */
+/* Visible ASCII, 1 to 128 characters: it goes into a header line and, unquoted, into the log, where
+ * a space would let it pass for further fields. */
 static bool id_is_good(const char *id) {
     size_t n = strlen(id);
     for (size_t i = 0; i < n; i++)
-        if (id[i] < 0x20 || id[i] > 0x7E)
+        if (id[i] <= 0x20 || id[i] > 0x7E)
             return false;
     return n >= 1 && n <= 128;
 }

@@ -103,7 +103,6 @@ static void write_engine(FILE *out, const struct metrics *m, const weir_stats *s
         {"weir_busy_seconds_total", "counter", "Time spent in steps.", s->busy_seconds},
         {"weir_tool_parse_failures_total", "counter", "Tool calls whose text did not parse.",
          (double)m->tool_parse_failures},
-        {"weir_engine_failed", "gauge", "1 when the engine has failed.", s->failed},
     };
     write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
 }

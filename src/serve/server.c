@@ -70,8 +70,6 @@ const char *server_fault(struct server *s) {
     if (!s->engine)
         return "the model is being loaded";
     weir_get_stats(s->engine, &stats);
-    if (stats.failed)
-        return "the engine has failed";
     /* An idle engine's last step may be long ago, so time counts from when work came. */
     double since = stats.last_step > s->work_since ? stats.last_step : s->work_since;
     if (s->work_since > 0 && stats.running + stats.waiting > 0 &&

@@ -38,7 +38,9 @@ struct serve_config {
     double stall_seconds;   /* 300: a reader that takes nothing for so long is dropped */
     double drain_seconds;   /* 30: after SIGTERM running requests may go on for so long */
     double ping_seconds;    /* 0: no ": keep-alive" comments in quiet streams */
-    double stuck_seconds;   /* 120: /health is 503 when work waits and no step ended for so long */
+    double stuck_seconds;   /* 600: /health is 503 when there is work and no step ended for so long;
+                               must be longer than the longest honest step, a full prefill step at a
+                               long context */
     double request_seconds; /* 0: no time limit of a request */
     size_t max_body_bytes;  /* 64 MiB */
     size_t max_buffered_bytes;   /* 1 GiB: bodies above 64 KiB of all connections, then 503 */

@@ -11,7 +11,7 @@ struct serve_config serve_config_default(void) {
         .idle_seconds = 300,
         .stall_seconds = 300,
         .drain_seconds = 30,
-        .stuck_seconds = 120,
+        .stuck_seconds = 600,
         .max_body_bytes = (size_t)64 << 20,
         .max_buffered_bytes = (size_t)1 << 30,
         .max_connections = 16384,

@@ -350,7 +350,7 @@ class Framing(Case):
         self.assertEqual(answer.json()["id"], "mine-1")
         random = [post(self.server, "/v1/echo").headers["x-request-id"] for _ in range(3)]
         self.assertEqual(len(set(random)), 3)
-        for bad in ("x" * 129, "caf\u00e9", ""):
+        for bad in ("x" * 129, "caf\u00e9", "", "a b", "x 200 1.0 ms id=y", "a\tb"):
             got = post(self.server, "/v1/echo", b"{}", "X-Request-Id: " + bad)
             self.assertRegex(got.headers["x-request-id"], "^[0-9a-f]{32}$")
         self.assertEqual(get(self.server, "/nowhere", "X-Request-Id: e").headers["x-request-id"],
@@ -361,6 +361,19 @@ class Framing(Case):
             twin = post(self.server, "/v1/echo", b"{}", "X-Request-Id: twin")
             self.assertEqual(twin.headers["x-request-id"], "twin-2")
             self.assertEqual(Reader(s).answer().headers["x-request-id"], "twin")
+
+    def test_many_equal_request_ids_stay_unique_and_short(self):
+        held = [self.server.connect() for _ in range(300)]
+        for s in held:
+            s.sendall(request("POST", "/v1/late?ms=3000", b"{}", "X-Request-Id: " + "t" * 128))
+        ids = [Reader(s).answer().headers["x-request-id"] for s in held]
+        for s in held:
+            s.close()
+        self.assertEqual(len(set(ids)), 300)
+        numbered = [i for i in ids if re.fullmatch("t{128}(-[2-4])?", i)]
+        self.assertEqual(len(numbered), 4)
+        for i in set(ids) - set(numbered):
+            self.assertRegex(i, "^t{128}-[0-9a-f]{16}$")
 
     def test_an_error_message_is_cut_and_made_valid_utf8(self):
         answer = post(self.server, "/v1/fault", b"\xff\xed\xa0\x80\xc3(" + b'"\\\n' + b"\x01" * 5000)
@@ -461,7 +474,8 @@ class Framing(Case):
                     s.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 60000)
             self.assertTrue(wait_for(lambda: self.server.counters()["connections"] == 1))
             sizes.append(self.server.rss_kib())
-        flat(self, max(sizes[3:]) - max(sizes[:3]), 2048, sizes)
+        # What the two last rounds held is 24 MB; an allocator under load keeps some of it back.
+        flat(self, max(sizes[3:]) - max(sizes[:3]), 8192, sizes)
         self.assert_alive()
 
     def test_F080_the_limits_are_exact(self):

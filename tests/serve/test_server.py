@@ -385,6 +385,23 @@ class Abandoned(unittest.TestCase):
         s.close()
 
 
+class Stuck(Case):
+    options = ("--compute", "exact", "--threads", "1", "--stuck-timeout", "0")
+
+    def test_health_is_503_while_there_is_work_without_progress(self):
+        # With no patience at all every running step counts as stuck, and an idle engine never.
+        self.assertEqual(get(self.server, "/health").status, 200)
+        s = self.server.connect()
+        s.sendall(request("POST", "/v1/completions", completion(max_tokens=7000, ignore_eos=True),
+                          JSON))
+        self.assertTrue(wait_for(lambda: get(self.server, "/health").status == 503))
+        answer = get(self.server, "/ready")
+        if answer.status == 503:
+            self.assertIn("no progress", answer.json()["error"]["message"])
+        s.close()
+        self.assertTrue(wait_for(lambda: get(self.server, "/health").status == 200))
+
+
 class Ending(unittest.TestCase):
     def stream(self, server, tokens):
         s = server.connect()
