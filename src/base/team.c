@@ -17,7 +17,7 @@
 
 /* About 20 us of polling on current machines: longer than any gap between two operations of a step.
  */
-enum { SPIN_ROUNDS = 2000 };
+enum { SPIN_ROUNDS = 500 };
 
 struct gate {
     _Alignas(64) _Atomic uint32_t generation;

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 /* A few tens of microseconds: longer than scheduling a step takes, shorter than anybody notices. */
-enum { SPIN_ROUNDS = 2000 };
+enum { SPIN_ROUNDS = 500 };
 
 struct counter {
     _Alignas(64) _Atomic uint32_t value;
