@@ -15,8 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* About 20 us of polling on current machines: longer than any gap between two operations of a step.
- */
+/* Tens of microseconds, as a pause takes 40 to 140 cycles: longer than most gaps between two
+ * operations of a step, short beside a neighbour's time slice. */
 enum { SPIN_ROUNDS = 500 };
 
 struct gate {
