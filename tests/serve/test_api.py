@@ -423,6 +423,26 @@ class Api(Case):
             time.sleep(0.02)
         self.fail("requests still run")
 
+    def test_F032_every_choice_of_every_chunk_has_delta_index_and_finish_reason(self):
+        shape = {"id": str, "object": str, "created": int, "model": str, "choices": list}
+        for fields in ({}, {"n": 3}, {"logprobs": True, "top_logprobs": 2}, {"max_tokens": 1}):
+            events = stream("/v1/chat/completions", {"messages": HELLO, "max_tokens": 6, **fields})
+            ends = {}
+            for event in events:
+                for key, kind in shape.items():
+                    self.assertIsInstance(event[key], kind, event)
+                self.assertEqual(event["object"], "chat.completion.chunk")
+                self.assertEqual((event["id"], event["created"]), (events[0]["id"], events[0]["created"]))
+                for choice in event["choices"]:
+                    self.assertIsInstance(choice["delta"], dict, event)
+                    self.assertIsInstance(choice["index"], int, event)
+                    self.assertNotIn(choice["index"], ends, "nothing behind the finish chunk")
+                    self.assertIn("logprobs", choice)
+                    if choice["finish_reason"] is not None:
+                        ends[choice["index"]] = choice["finish_reason"]
+            self.assertEqual(sorted(ends), list(range(fields.get("n", 1))))
+            self.assertTrue(set(ends.values()) <= {"stop", "length", "tool_calls"}, ends)
+
     def test_F033_F034_F035_stop_strings(self):
         for include in (False, True):
             reply, _ = self.chat(THINK_END + ANSWER + "Yes.\nUser: more" + ANSWER_END + END,
