@@ -344,7 +344,7 @@ class ChatFormat(Case):
 
 class Api(Case):
     def test_F025_usage_only_where_asked_for(self):
-        body = {"messages": HELLO, "max_tokens": 8}
+        body = {"messages": HELLO, "max_tokens": 8, "ignore_eos": True}
         for path in ("/v1/chat/completions", "/v1/completions"):
             b = {**body, "prompt": "Once"}
             events = stream(path, {**b, "stream_options": {"include_usage": True}})
@@ -606,7 +606,8 @@ class Api(Case):
 class Completions(Case):
     def test_prompts_of_all_kinds(self):
         for prompt, n in (("Once", 1), (["Once", "Twice"], 2), ([5, 6], 1), ([[5], [6, 7], [8]], 3)):
-            status, reply = post("/v1/completions", {"prompt": prompt, "max_tokens": 2, "n": 2})
+            status, reply = post("/v1/completions", {"prompt": prompt, "max_tokens": 2, "n": 2,
+                                                         "ignore_eos": True})
             self.assertEqual(status, 200, reply)
             self.assertEqual([c["index"] for c in reply["choices"]], list(range(2 * n)))
             self.assertEqual(reply["usage"]["completion_tokens"], 4 * n)
