@@ -59,7 +59,7 @@ need_node() {
     if [ "$(node_major "$bin/node")" -lt 20 ]; then
         command -v npm >/dev/null 2>&1 || need_packages nodejs npm || return 1
         mkdir -p "$home"
-        npm install --prefix "$home" --ignore-scripts --no-audit --no-fund --silent \
+        npm install --prefix "$home" --ignore-scripts --no-audit --no-fund --loglevel error \
             "node-linux-$arch@20.20.2" || return 1
     fi
     PATH="$bin:$PATH"
