@@ -171,10 +171,11 @@ await check('light and dark differ, and the choice is kept', { colorScheme: 'dar
   const dark = await paper();
   await shot(page, 'dark');
   await page.getByRole('button', { name: /Colours/ }).click();
+  // The page takes the choice up after it has painted, so the colour is waited for.
+  await page.waitForFunction((was) => getComputedStyle(document.body).backgroundColor !== was, dark, { timeout: 5000 });
   const light = await paper();
-  assert.notEqual(dark, light);
   await page.reload();
-  assert.equal(await paper(), light);
+  await page.waitForFunction((want) => getComputedStyle(document.body).backgroundColor === want, light, { timeout: 5000 });
 });
 
 await check('a phone sees the whole page without scrolling sideways', { viewport: { width: 360, height: 640 }, isMobile: true, hasTouch: true }, async (page) => {
