@@ -71,7 +71,4 @@ void sample_advance(struct sample_state *s, int32_t id);
 /* The operation of every CPU column: logits rows are shared out over the members. */
 void ref_sample(const struct op_sample *a, const struct batch *b, struct work w);
 
-/* The operation: logits rows are shared out among the members. */
-void ref_sample(const struct op_sample *, const struct batch *, struct work);
-
 #endif

@@ -716,7 +716,7 @@ static void thinking_behind_a_stop_string_is_dropped(void **state) {
 
 /* Every call waits for one that never comes: finding the next one must not walk all of them, nor
  * may the reply walk all pieces for each call. */
-static void many_calls_cost_no_square(void **state) {
+static void many_calls_keep_content_and_order(void **state) {
     enum { CALLS = 4000 };
     struct text output = {0};
     struct ids ids = {0};
@@ -848,7 +848,7 @@ int main(void) {
         cmocka_unit_test(an_empty_answer_is_an_empty_string),
         cmocka_unit_test(a_model_that_goes_on_behind_its_turn_is_stopped),
         cmocka_unit_test(thinking_behind_a_stop_string_is_dropped),
-        cmocka_unit_test(many_calls_cost_no_square),
+        cmocka_unit_test(many_calls_keep_content_and_order),
         cmocka_unit_test(a_reply_over_its_limit_is_not_written),
     };
     return cmocka_run_group_tests(tests, open_text, close_text);
