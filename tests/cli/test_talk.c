@@ -116,7 +116,8 @@ static void generate_answers_a_chat_request(void **state) {
     json_decref(got);
     fails(1, "generate --model @models/tiny-k3 --chat %two.json", "two.json: n: ");
     /* An array alone is the messages. */
-    run_json("[{\"role\":\"user\",\"content\":\"Hi\"}]", "render --model @models/tiny-k3 --json");
+    json_decref(run_json("[{\"role\":\"user\",\"content\":\"Hi\"}]",
+                         "render --model @models/tiny-k3 --json"));
     run("{\"messages\":[{\"role\":\"usr\",\"content\":\"x\"}]}", "render --model @models/tiny-k3");
     assert_int_equal(last_outcome()->status, 1);
     assert_non_null(strstr(last_outcome()->err, "messages.0.role"));
