@@ -13,7 +13,7 @@ struct serve_args {
     bool open_metrics, access_log, salt_by_key, moonshot_usage;
     double header_seconds, body_seconds, idle_seconds, stall_seconds, drain_seconds, ping_seconds,
         stuck_seconds, request_seconds;
-    uint64_t max_body_bytes, max_buffered_bytes;
+    uint64_t max_body_bytes, max_buffered_bytes, turn_replay_bytes;
 };
 
 #define AT(field) offsetof(struct serve_args, field)
@@ -113,6 +113,13 @@ static const struct option_spec limit_options[] = {
      .offset = AT(max_buffered_bytes),
      .fallback = "1GiB",
      .help = "Bodies of all connections together."},
+    {.name = "turn-replay-bytes",
+     .value = "B",
+     .type = OPTION_BYTES,
+     .offset = AT(turn_replay_bytes),
+     .fallback = "64MiB",
+     .help = "Generated turns kept, so that one that comes back as a message becomes the very ids "
+             "it was generated as and cached prefixes go on matching; 0: none."},
     {.name = "max-connections",
      .value = "N",
      .type = OPTION_COUNT,
@@ -177,6 +184,7 @@ static int run_serve(void *record, weir_error *err) {
     c.request_seconds = a->request_seconds;
     c.max_body_bytes = a->max_body_bytes;
     c.max_buffered_bytes = a->max_buffered_bytes;
+    c.turn_replay_bytes = a->turn_replay_bytes;
     c.max_connections = a->max_connections;
     c.workers = a->workers;
     c.access_log = a->access_log;

@@ -8,6 +8,7 @@
 #include "serve/http_server.h"
 #include "serve/metrics.h"
 #include "serve/server_inside.h"
+#include "serve/turns.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -186,6 +187,11 @@ static void metrics(void *arg, struct http_request *q, struct http_reply *r) {
     struct metrics_now now = {.connections = http_connections(s->http),
                               .in_flight = http_in_flight(s->http),
                               .ready = http_is_ready(s->http)};
+    struct turns_stats turns;
+    if (s->turns) {
+        turns = turns_stats(s->turns);
+        now.turns = &turns;
+    }
     if (s->engine) {
         weir_get_stats(s->engine, &stats);
         metrics_steps(s->metrics, &stats);

@@ -3,8 +3,19 @@
  * whose client has gone may come to job_done without having been worked on. */
 #include "serve/api_job.h"
 
+#include "base/error.h"
+
 void api_reply_error(struct http_reply *r, const struct api_error *e) {
     http_reply_error(r, e->status, e->param[0] ? e->param : NULL, "%s", e->message);
+}
+
+static void make_key_salt(struct api_job *job, const struct http_request *q) {
+    if (!q->key_digest || !server_config(job->api->server)->salt_by_key)
+        return;
+    job->key_salt = malloc(65);
+    WEIR_ASSERT(job->key_salt);
+    for (size_t i = 0; i < 32; i++)
+        snprintf(job->key_salt + 2 * i, 3, "%02x", q->key_digest[i]);
 }
 
 static void job_work(void *arg) {
@@ -35,6 +46,7 @@ void api_job_start(struct api_job *job, struct api *api, struct http_request *q,
                    struct http_reply *r) {
     job->api = api;
     job->reply = r;
+    make_key_salt(job, q);
     job->body = http_take_body(q, &job->bytes);
     if (!job->body) {
         http_reply_error(r, 500, NULL, "out of memory");

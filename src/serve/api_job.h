@@ -13,6 +13,9 @@ struct api_job {
     size_t bytes;
     struct api_error error;
     bool ok;
+    /* The cache salt of a request that names none; NULL: none. From the API key, for servers that
+     * keep their clients' prompts apart by default. */
+    char *key_salt;
     /* Any thread; must not touch the reply. Returns false with `error` filled. */
     bool (*work)(struct api_job *job);
     /* Loop thread, only with ok and a reply: answers, or goes on and keeps the record. */

@@ -24,6 +24,7 @@ void api_run_free(struct api_job *job) {
         if (run->choices[i].request)
             weir_release(run->choices[i].request);
         api_choice_free(run->choices[i].choice);
+        ids_free(&run->choices[i].generated);
     }
     for (size_t i = 0; i < run->n_prompts; i++) {
         text_free(&run->prompts[i].echo);
@@ -36,7 +37,7 @@ void api_run_free(struct api_job *job) {
     chat_request_free(&run->chat);
     completion_request_free(&run->completion);
     free(run->id);
-    free(run->salt);
+    free(run->job.key_salt);
     free(run);
 }
 
@@ -262,6 +263,24 @@ static uint32_t step_tokens(const struct run_choice *rc) {
     return rc->step < p->n_scripted_steps ? p->scripted_steps[rc->step] : 1;
 }
 
+/* Only a turn that the model ended itself will come back whole: behind a stop string or a cut the
+ * message and the ids part. */
+static void record_turn(struct run_choice *rc) {
+    struct api_run *run = rc->run;
+    size_t bytes;
+    if (!run->records || api_choice_stop_string(rc->choice, &bytes))
+        return;
+    struct turns_turn turn = {
+        .base = run->base,
+        .thinking = run->chat.options.thinking,
+        .calls = !run->chat.parse_calls ? 0
+                 : run->chat.one_call   ? 1
+                                        : UINT32_MAX,
+    };
+    turns_record(run->job.api->turns, run->job.api->chat, &turn, &rc->generated);
+    ids_free(&rc->generated);
+}
+
 enum { POLL_TOKENS = 16 };
 
 /* Takes up to one step. False: nothing more now, or the choice or the whole run has ended (then
@@ -275,6 +294,9 @@ static bool advance_step(struct run_choice *rc) {
     note_times(rc, &p, (uint32_t)got);
     if (got)
         keep_scores(rc);
+    if (run->records)
+        for (size_t i = 0; i < got; i++)
+            ids_push(&rc->generated, token[i].id);
     for (size_t i = 0; i < got && !run->envelope.no_output; i++) {
         bool is_stop = p.finish == WEIR_FINISH_STOP && i + 1 == got && token[i].id == p.stop_id;
         if (!api_choice_feed(rc->choice, &token[i], is_stop)) {
@@ -286,7 +308,10 @@ static bool advance_step(struct run_choice *rc) {
     rc->in_step += (uint32_t)got;
     switch (p.finish) {
     case WEIR_RUNNING: break;
-    case WEIR_FINISH_STOP: end_choice(rc, p.finish, told_stop_id(run, p.stop_id)); return false;
+    case WEIR_FINISH_STOP:
+        end_choice(rc, p.finish, told_stop_id(run, p.stop_id));
+        record_turn(rc);
+        return false;
     case WEIR_FINISH_LENGTH: end_choice(rc, p.finish, -1); return false;
     case WEIR_FINISH_ABORT:
         if (run->aborting)
@@ -369,18 +394,6 @@ static uint64_t random_seed(void) {
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         seed = clock_ns();
     return seed;
-}
-
-/* A salt of the API key, for servers that keep their clients' prompts apart by default. */
-static void default_salt(struct api_run *run, const struct http_request *q) {
-    if (run->sampling->params.cache_salt || !q->key_digest ||
-        !server_config(run->job.api->server)->salt_by_key)
-        return;
-    run->salt = malloc(65);
-    WEIR_ASSERT(run->salt);
-    for (size_t i = 0; i < 32; i++)
-        snprintf(run->salt + 2 * i, 3, "%02x", q->key_digest[i]);
-    run->sampling->params.cache_salt = run->salt;
 }
 
 static struct api_choice *new_choice(const struct api_run *run, const struct api_prompt *prompt) {
@@ -485,7 +498,8 @@ void api_run_submit(struct api_run *run) {
         return;
     }
     run->arrived = http_reply_request(r)->arrived;
-    default_salt(run, http_reply_request(r));
+    if (!run->sampling->params.cache_salt)
+        run->sampling->params.cache_salt = run->job.key_salt;
     set_up_envelope(run);
     for (size_t i = 0; i < run->n_prompts; i++)
         run->usage.prompt_tokens += run->prompts[i].n;

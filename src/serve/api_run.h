@@ -6,6 +6,7 @@
 #include "serve/api_reply.h"
 #include "serve/chat_request.h"
 #include "serve/completion_request.h"
+#include "serve/turns_chat.h"
 
 struct run_choice {
     struct api_run *run;
@@ -16,6 +17,7 @@ struct run_choice {
     uint32_t step, in_step; /* steps taken, tokens taken of the one at hand */
     uint32_t unsent;        /* tokens since the last event */
     bool counted;           /* its prompt's reuse is in the usage */
+    struct ids generated;   /* all, where the turn may be recorded */
     double last_token;      /* when its newest token was drawn, as far as polled */
 };
 
@@ -26,6 +28,8 @@ struct api_run {
     struct completion_request completion;
     struct api_sampling *sampling; /* of one of the two */
     struct ids prompt_ids;         /* chat: the rendered prompt */
+    struct turns_base base;        /* chat: what its turns start from */
+    bool records;                  /* chat: they are kept for replay */
     struct api_prompt *prompts;
     size_t n_prompts;
     struct api_envelope envelope;
@@ -33,7 +37,7 @@ struct api_run {
     struct run_choice *choices;
     size_t n_choices, live;
     struct api_usage usage;
-    char *id, *salt;
+    char *id;
     struct http_timer *timer;
     bool aborting; /* /abort_request named it */
     bool dirty;

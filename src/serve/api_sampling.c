@@ -297,14 +297,15 @@ static bool parse_prompt_logprobs(const struct api_fields *f, struct api_samplin
     return true;
 }
 
-static bool parse_salt(const struct api_fields *f, struct api_sampling *out) {
+bool api_salt_parse(const json_t *body, struct api_sampling *out, struct api_error *e) {
+    const struct api_fields f = {body, "", e};
     const char *salt = NULL;
     size_t bytes = 0;
-    if (!api_string(f, "cache_salt", &salt, &bytes))
+    if (!api_string(&f, "cache_salt", &salt, &bytes))
         return false;
     /* The salt is a secret of the tenant: not even a refusal repeats it. */
     if (salt && !api_salt_valid(salt, bytes))
-        return api_fail(f->error, 400, "cache_salt",
+        return api_fail(e, 400, "cache_salt",
                         "cache_salt: must be 1 to 128 characters without '@', '/', '\\' and NUL");
     out->params.cache_salt = salt;
     return true;
@@ -377,8 +378,8 @@ bool api_sampling_parse(const json_t *body, const struct api_limits *limits,
     return parse_counts(&f, limits, out) && parse_numbers(&f, limits, &out->params) &&
            parse_stops(&f, out) && parse_bias(&f, limits, out) && parse_id_lists(&f, limits, out) &&
            parse_bad_words(&f, limits, out) && parse_output_options(&f, out) &&
-           parse_prompt_logprobs(&f, out) && parse_salt(&f, out) && parse_script(&f, limits, out) &&
-           refuse_unsupported(&f, out->n);
+           parse_prompt_logprobs(&f, out) && api_salt_parse(body, out, e) &&
+           parse_script(&f, limits, out) && refuse_unsupported(&f, out->n);
 }
 
 bool api_max_tokens_parse(const json_t *body, const char *const *fields, int64_t low,

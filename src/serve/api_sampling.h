@@ -99,6 +99,8 @@ void api_sampling_own(struct api_sampling *s, const char **model);
 void api_sampling_free(struct api_sampling *s);
 
 /* Non-empty, at most 128 characters, none of @ / \ NUL. */
+/* The field cache_salt alone. */
+bool api_salt_parse(const json_t *body, struct api_sampling *out, struct api_error *e);
 bool api_salt_valid(const char *salt, size_t bytes);
 
 #endif

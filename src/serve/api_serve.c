@@ -43,6 +43,10 @@ static weir_status api_open(struct server *s, void **out, weir_error *err) {
     weir_status st = tokenizer_open(config->model_dir, api->info.vocab_size, &api->tokenizer, err);
     if (st == WEIR_OK)
         st = open_chat(api, err);
+    if (st == WEIR_OK && api->chat && server_turns(s)) {
+        api->turns = server_turns(s);
+        turns_realm(api->tokenizer, chat_can_think(api->chat), api->realm);
+    }
     api->limits = (struct api_limits){
         .vocab = api->info.vocab_size,
         .max_model_len = api->info.max_model_len,

@@ -19,6 +19,8 @@ struct api {
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL: the tokenizer lacks the family's markers, see no_chat */
     weir_error no_chat;
+    struct turns *turns; /* the server's; NULL: turns are not replayed */
+    unsigned char realm[32];
     struct api_limits limits;
     weir_info info;
     struct api_run *runs; /* all that were submitted and have not ended */

@@ -9,12 +9,22 @@ static bool no_chat(const struct api *api, struct api_error *e) {
                     api->no_chat.where, api->no_chat.message);
 }
 
-bool chat_request_render(const struct api *api, const struct chat_request *r, struct ids *ids,
-                         struct text *text, struct api_error *e) {
+bool chat_request_render(const struct api *api, const struct chat_request *r, const char *key_salt,
+                         struct ids *ids, struct text *text, struct turns_base *base,
+                         struct api_error *e) {
     weir_error err = {0};
-    if (chat_render(api->chat, r->messages, &r->options, ids, text, &err) != WEIR_OK)
-        return api_fail_weir(e, NULL, &err);
-    return true;
+    struct chat_options options = r->options;
+    struct turns_prompt prompt;
+    const char *salt = r->sampling.params.cache_salt;
+    if (api->turns) {
+        turns_prompt_begin(&prompt, api->turns, api->realm, salt ? salt : key_salt);
+        options.replay = turns_prompt_replay;
+        options.replay_arg = &prompt;
+    }
+    weir_status s = chat_render(api->chat, r->messages, &options, ids, text, &err);
+    if (api->turns)
+        turns_prompt_end(&prompt, ids, s == WEIR_OK ? base : NULL);
+    return s == WEIR_OK || api_fail_weir(e, NULL, &err);
 }
 
 static bool prepare(struct api_job *job) {
@@ -26,7 +36,10 @@ static bool prepare(struct api_job *job) {
                             chat_can_think(api->chat), &run->chat, &job->error))
         return false;
     run->sampling = &run->chat.sampling;
-    if (!chat_request_render(api, &run->chat, &run->prompt_ids, NULL, &job->error))
+    /* Who is not shown the reasoning cannot send it back. */
+    run->records = api->turns && run->chat.include_reasoning;
+    if (!chat_request_render(api, &run->chat, job->key_salt, &run->prompt_ids, NULL, &run->base,
+                             &job->error))
         return false;
     struct api_prompts_size size = {.prompts = 1, .tokens = run->prompt_ids.n, .chat = true};
     if (!api_length_check(run->sampling, run->prompt_ids.n, "messages", &api->limits,
@@ -75,7 +88,7 @@ static bool render(struct api_job *job) {
     if (!chat_request_parse(job->body, job->bytes, CHAT_FOR_RENDERING, &api->limits,
                             chat_can_think(api->chat), &r->chat, &job->error) ||
         !api_model_check(api, r->chat.model, &job->error) ||
-        !chat_request_render(api, &r->chat, &r->ids, &r->text, &job->error))
+        !chat_request_render(api, &r->chat, job->key_salt, &r->ids, &r->text, NULL, &job->error))
         return false;
     rendered_write(&r->out, &r->text, r->ids.data, r->ids.n);
     return true;
@@ -87,6 +100,7 @@ static void render_free(struct api_job *job) {
     ids_free(&r->ids);
     text_free(&r->text);
     text_free(&r->out);
+    free(job->key_salt);
     free(r);
 }
 

@@ -4,10 +4,13 @@
 
 #include "serve/api_serve.h"
 #include "serve/chat_request.h"
+#include "serve/turns_chat.h"
 
-/* Appends the prompt of a parsed request; `text` may be NULL. */
-bool chat_request_render(const struct api *api, const struct chat_request *r, struct ids *ids,
-                         struct text *text, struct api_error *e);
+/* The prompt of a parsed request into an empty list; turns that were generated here are replayed.
+ * `key_salt`: of the job. `text` and `base` (what the next turn starts from) may be NULL. */
+bool chat_request_render(const struct api *api, const struct chat_request *r, const char *key_salt,
+                         struct ids *ids, struct text *text, struct turns_base *base,
+                         struct api_error *e);
 /* {"count":N,"prompt":text,"prompt_token_ids":[...]} */
 void rendered_write(struct text *out, const struct text *prompt, const int32_t *ids, size_t n);
 

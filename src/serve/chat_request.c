@@ -293,7 +293,8 @@ bool chat_request_parse(const char *body, size_t bytes, enum chat_request_use us
         return false;
     bool generate = use == CHAT_FOR_GENERATION;
     /* Cheap limits first: a request with a huge n is refused before its messages are walked. */
-    if (generate && !parse_generation(out, limits, e))
+    if (generate ? !parse_generation(out, limits, e)
+                 : !api_salt_parse(out->body, &out->sampling, e))
         return false;
     if (!check_messages(out, use, e) ||
         !chat_tools_parse(out->body, out->messages, generate, &out->options, e) ||

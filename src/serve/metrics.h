@@ -8,6 +8,7 @@
 #include "weir.h"
 
 struct metrics;
+struct turns_stats;
 
 /* One request of the API, all its choices together, when the last choice has ended. Times are
  * weir_now() seconds, 0 = never reached. */
@@ -51,7 +52,8 @@ void metrics_steps(struct metrics *m, const weir_stats *stats);
 
 /* Gauges of the moment, which live elsewhere. */
 struct metrics_now {
-    const weir_stats *stats; /* NULL while loading */
+    const weir_stats *stats;         /* NULL while loading */
+    const struct turns_stats *turns; /* NULL: none are kept */
     size_t connections, in_flight;
     bool ready;
 };

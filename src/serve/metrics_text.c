@@ -1,8 +1,9 @@
 /* metrics_text.c: the Prometheus text, format 0.0.4. Called by /metrics. Names beginning with vllm:
- * are those that existing dashboards and autoscalers query; everything of our own begins with
- * weir_. All samples of one name stand together under one HELP and TYPE line, as the format wants.
- */
+ * are those that existing dashboards and autoscalers query; everything of our own begins with weir:
+ * or weir_. All samples of one name stand together under one HELP and TYPE line, as the format
+ * wants. */
 #include "serve/metrics_inside.h"
+#include "serve/turns.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -107,6 +108,24 @@ static void write_engine(FILE *out, const struct metrics *m, const weir_stats *s
     write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
 }
 
+static void write_turns(FILE *out, const struct metrics *m, const struct turns_stats *s) {
+    const struct sample samples[] = {
+        {"weir:turn_replay_entries", "gauge", "Generated turns kept to be replayed.",
+         (double)s->entries},
+        {"weir:turn_replay_bytes", "gauge", "Memory that they take.", (double)s->bytes},
+        {"weir:turn_replay_limit_bytes", "gauge", "Memory that they may take.",
+         (double)s->limit_bytes},
+        {"weir:turn_replay_hits_total", "counter",
+         "Assistant messages of requests that were replayed with the ids they were generated as.",
+         (double)s->hits},
+        {"weir:turn_replay_misses_total", "counter",
+         "Assistant messages of requests that were encoded anew.", (double)s->misses},
+        {"weir:turn_replay_evictions_total", "counter", "Turns dropped for newer ones.",
+         (double)s->evictions},
+    };
+    write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
+}
+
 static void write_model(FILE *out, const struct metrics *m, const weir_stats *s) {
     static const struct {
         weir_finish finish;
@@ -203,6 +222,8 @@ char *metrics_text(struct metrics *m, const struct metrics_now *now, size_t *byt
         return NULL;
     if (m->has_model && now->stats)
         write_model(out, m, now->stats);
+    if (m->has_model && now->turns)
+        write_turns(out, m, now->turns);
     write_http(out, m, now);
     write_process(out, m);
     bool bad = ferror(out);

@@ -14,11 +14,12 @@
 #include "serve/api_serve.h"
 #include "serve/metrics.h"
 #include "serve/page.h"
+#include "serve/turns.h"
 
 #include <string.h>
 #include <unistd.h>
 
-static const double LISTEN_SECONDS = 2, TICK_SECONDS = 1;
+static const double LISTEN_SECONDS = 2, TICK_SECONDS = 1, SAVE_SECONDS = 60;
 
 /* ---- what endpoints ask ---- */
 
@@ -36,6 +37,10 @@ struct http *server_http(const struct server *s) {
 
 struct metrics *server_metrics(const struct server *s) {
     return s->metrics;
+}
+
+struct turns *server_turns(const struct server *s) {
+    return s->turns;
 }
 
 int64_t server_created(const struct server *s) {
@@ -124,12 +129,26 @@ static weir_status choose_names(struct server *s, weir_error *err) {
 
 /* ---- loading ---- */
 
+/* A file that is not ours is neither read nor written over: the server does without. */
+static void load_turns(struct server *s) {
+    const char *path = s->config->turns_path;
+    weir_error err = {0};
+    weir_info info;
+    weir_get_info(s->loaded_engine, &info);
+    if (turns_load(s->turns, path, info.vocab_size, &err) != WEIR_OK)
+        log_line(LOG_WARN, "turns are neither read nor saved: %s: %s", err.where, err.message);
+    else if (!turns_keep(s->turns, path, SAVE_SECONDS))
+        log_line(LOG_WARN, "turns are not saved: no memory");
+}
+
 static void *load(void *arg) {
     struct server *s = arg;
     weir_options options = s->config->engine;
     options.on_progress = http_wake;
     options.on_progress_arg = s->http;
     s->load_status = weir_open(s->config->model_dir, &options, &s->loaded_engine, &s->load_error);
+    if (s->load_status == WEIR_OK && s->turns && s->config->turns_path)
+        load_turns(s);
     if (s->load_status == WEIR_OK && s->api)
         s->load_status = s->api->open(s, &s->api_state, &s->load_error);
     atomic_store(&s->loaded, true);
@@ -232,6 +251,11 @@ static weir_status open_server(struct server *s, weir_error *err) {
     s->metrics = metrics_open(s->created);
     if (!s->metrics)
         return weir_fail(err, WEIR_NO_MEMORY, "serve", "no memory");
+    if (s->config->turn_replay_bytes > 0) {
+        s->turns = turns_open(s->config->turn_replay_bytes);
+        if (!s->turns)
+            return weir_fail(err, WEIR_NO_MEMORY, "serve", "no memory");
+    }
     status = http_open(s->config, &s->http, err);
     if (status != WEIR_OK)
         return status;
@@ -256,6 +280,7 @@ static void close_server(struct server *s) {
         weir_close(s->loaded_engine);
     if (s->http)
         http_close(s->http);
+    turns_close(s->turns);
     if (s->metrics)
         metrics_close(s->metrics);
     free(s->own_name);

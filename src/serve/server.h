@@ -10,6 +10,7 @@
 
 struct metrics;
 struct server;
+struct turns;
 
 /* Strings are borrowed and must outlive the run. Start from serve_config_default(). */
 struct serve_config {
@@ -49,8 +50,13 @@ struct serve_config {
     uint32_t max_waiting_bodies; /* 1024: big bodies that no worker has begun, then 503 */
     bool access_log;             /* one line a request on standard error */
 
-    uint32_t max_n;      /* 128: cap of the field n */
-    bool salt_by_key;    /* the cache salt defaults to one derived from the API key */
+    uint32_t max_n;   /* 128: cap of the field n */
+    bool salt_by_key; /* the cache salt defaults to one derived from the API key */
+    /* 64 MiB: generated turns kept to be replayed exactly when they come back as messages; 0: none.
+     * turns_path: they are read from this file at the start and saved to it every minute and at the
+     * end; NULL: they end with the process. */
+    size_t turn_replay_bytes;
+    const char *turns_path;
     bool moonshot_usage; /* usage.cached_tokens beside prompt_tokens_details */
 };
 struct serve_config serve_config_default(void);
@@ -77,6 +83,7 @@ const struct serve_config *server_config(const struct server *s);
 weir_engine *server_engine(const struct server *s);
 struct http *server_http(const struct server *s);
 struct metrics *server_metrics(const struct server *s);
+struct turns *server_turns(const struct server *s); /* NULL: none are kept */
 /* True when `name` is a served name; NULL or "" stands for the first. */
 bool server_serves(const struct server *s, const char *name);
 /* The i-th served name, NULL behind the last. */

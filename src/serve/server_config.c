@@ -19,5 +19,6 @@ struct serve_config serve_config_default(void) {
         .max_waiting_bodies = 1024,
         .access_log = true,
         .max_n = 128,
+        .turn_replay_bytes = (size_t)64 << 20,
     };
 }

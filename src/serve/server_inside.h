@@ -14,6 +14,7 @@ struct server {
     const struct serve_api *api; /* NULL: admin endpoints only */
     struct http *http;
     struct metrics *metrics;
+    struct turns *turns; /* NULL: none are kept */
     weir_engine *engine; /* NULL while loading */
     void *api_state;
     weir_info info;

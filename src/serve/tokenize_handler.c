@@ -28,6 +28,7 @@ static void tokenize_free(struct api_job *job) {
     ids_free(&t->ids);
     text_free(&t->text);
     text_free(&t->out);
+    free(job->key_salt);
     free(t);
 }
 
@@ -40,7 +41,7 @@ static bool tokenize_chat(struct tokenize_job *t) {
                         api->no_chat.where, api->no_chat.message);
     return chat_request_parse(job->body, job->bytes, CHAT_FOR_RENDERING, &api->limits,
                               chat_can_think(api->chat), &t->chat, &job->error) &&
-           chat_request_render(api, &t->chat, &t->ids, NULL, &job->error);
+           chat_request_render(api, &t->chat, job->key_salt, &t->ids, NULL, NULL, &job->error);
 }
 
 static void write_tokenized(struct tokenize_job *t) {

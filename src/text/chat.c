@@ -3,6 +3,7 @@
  * prompt_marker makes a control id; everything that came from a request goes through prompt_text,
  * whose encoding never does. */
 #include "text/chat_parts.h"
+#include "text/utf8.h"
 
 #include <string.h>
 
@@ -78,17 +79,22 @@ size_t chat_stop_ids(const struct chat *c, int32_t *out, size_t cap) {
 /* -------------------------------------------------------------------------------------------------
  * segments */
 
-static void flush(struct prompt *p) {
+void prompt_flush(struct prompt *p) {
     if (p->pending.n == 0)
         return;
-    tokenizer_encode(p->chat->tokenizer, p->pending.data, p->pending.n, p->ids);
+    if (p->ids != NULL)
+        tokenizer_encode(p->chat->tokenizer, p->pending.data, p->pending.n, p->ids);
     if (p->text != NULL)
         text_append(p->text, p->pending.data, p->pending.n);
     text_clear(&p->pending);
 }
 
 void prompt_marker(struct prompt *p, int32_t id) {
-    flush(p);
+    prompt_flush(p);
+    if (p->ids == NULL) {
+        turn_marker(p->text, id);
+        return;
+    }
     ids_push(p->ids, id);
     if (p->text != NULL) {
         size_t n;
@@ -103,6 +109,27 @@ void prompt_text(struct prompt *p, const char *s, size_t n) {
 
 void prompt_puts(struct prompt *p, const char *s) {
     text_puts(&p->pending, s);
+}
+
+/* The readable prompt shows what is fed, not what would have been. */
+bool prompt_replay(struct prompt *p, const struct chat_turn *turn, const struct chat_options *o) {
+    if (o->replay == NULL || p->ids == NULL)
+        return false;
+    prompt_flush(p);
+    size_t before = p->ids->n;
+    if (!o->replay(o->replay_arg, turn, p->ids))
+        return false;
+    if (p->text != NULL) {
+        struct text bytes = {0};
+        struct utf8_stream u = {0};
+        tokenizer_decode(p->chat->tokenizer, p->ids->data + before, p->ids->n - before, false,
+                         &bytes);
+        if (bytes.n != 0)
+            utf8_push(&u, bytes.data, bytes.n, p->text);
+        utf8_finish(&u, p->text);
+        text_free(&bytes);
+    }
+    return true;
 }
 
 /* -------------------------------------------------------------------------------------------------
@@ -352,7 +379,7 @@ weir_status chat_render(const struct chat *c, const json_t *messages, const stru
     case CHAT_KIMI_LINEAR: s = render_kimi(&p, messages, o, err); break;
     }
     if (s == WEIR_OK) {
-        flush(&p);
+        prompt_flush(&p);
     } else {
         ids->n = ids_before;
         if (text != NULL && text->data != NULL) {

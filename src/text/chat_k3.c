@@ -310,6 +310,19 @@ static weir_status put_system(struct prompt *p, const json_t *message, const cha
     return s;
 }
 
+void render_k3_turn(struct prompt *p, const struct chat_turn *turn, const struct chat_options *o) {
+    if (o->thinking) {
+        prompt_text(p, turn->reasoning, turn->reasoning_bytes);
+        close_tag(p, "think");
+        open_tag(p, "response");
+    }
+    prompt_text(p, turn->content, turn->content_bytes);
+    close_tag(p, "response");
+    if (turn->calls != NULL)
+        put_calls(p, turn->calls, o);
+    message_end(p);
+}
+
 static weir_status put_assistant(struct prompt *p, const json_t *message, const char *at,
                                  const struct chat_options *o, struct history *h, weir_error *err) {
     struct path path;
@@ -339,18 +352,14 @@ static weir_status put_assistant(struct prompt *p, const json_t *message, const 
     if (name.n != 0)
         attribute(p, "name", name.s, name.n);
     open_end(p);
-    if (o->thinking) {
-        open_tag(p, "think");
-        if (!text_is_blank(reasoning.s, reasoning.n))
-            prompt_text(p, reasoning.s, reasoning.n);
-        close_tag(p, "think");
+    struct chat_turn turn = {.content = content.data, .content_bytes = content.n, .calls = calls};
+    if (o->thinking && !text_is_blank(reasoning.s, reasoning.n)) {
+        turn.reasoning = reasoning.s;
+        turn.reasoning_bytes = reasoning.n;
     }
-    open_tag(p, "response");
-    prompt_text(p, content.data, content.n);
-    close_tag(p, "response");
-    if (calls != NULL)
-        put_calls(p, calls, o);
-    message_end(p);
+    open_tag(p, o->thinking ? "think" : "response");
+    if (!prompt_replay(p, &turn, o))
+        render_k3_turn(p, &turn, o);
     text_free(&content);
     remember_calls(h, calls);
     return WEIR_OK;

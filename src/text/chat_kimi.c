@@ -56,6 +56,14 @@ static weir_status put_calls(struct prompt *p, const json_t *calls, const char *
     return WEIR_OK;
 }
 
+weir_status render_kimi_turn(struct prompt *p, const struct chat_turn *turn, const char *at,
+                             const struct chat_options *o, weir_error *err) {
+    prompt_text(p, turn->content, turn->content_bytes);
+    weir_status s = turn->calls ? put_calls(p, turn->calls, at, o, err) : WEIR_OK;
+    prompt_marker(p, p->chat->end);
+    return s;
+}
+
 static weir_status tool_id(const json_t *message, const char *at, struct field *id,
                            weir_error *err) {
     struct path path;
@@ -119,10 +127,10 @@ static weir_status put_message(struct prompt *p, const json_t *message, const ch
             prompt_text(p, id.s, id.n);
             prompt_puts(p, "\n");
         }
-        prompt_text(p, content.data, content.n);
-        if (calls != NULL)
-            s = put_calls(p, calls, at, o, err);
-        prompt_marker(p, p->chat->end);
+        struct chat_turn turn = {
+            .content = content.data, .content_bytes = content.n, .calls = calls, .call_ids = true};
+        if (role != ROLE_ASSISTANT || !prompt_replay(p, &turn, o))
+            s = render_kimi_turn(p, &turn, at, o, err);
     }
     text_free(&content);
     return s;

@@ -20,13 +20,20 @@ struct chat {
  * the ids of a piece depend on where it is cut. */
 struct prompt {
     const struct chat *chat;
-    struct ids *ids;
+    struct ids *ids;     /* NULL: nothing is encoded, and `text` gets markers as turn_marker does */
     struct text *text;   /* or NULL */
     struct text pending; /* plain text since the last marker */
 };
 void prompt_marker(struct prompt *p, int32_t id);
 void prompt_text(struct prompt *p, const char *s, size_t n);
 void prompt_puts(struct prompt *p, const char *s);
+/* Lets o->replay write the body of an assistant message; false: the renderer has to. */
+bool prompt_replay(struct prompt *p, const struct chat_turn *turn, const struct chat_options *o);
+/* The last text. */
+void prompt_flush(struct prompt *p);
+
+/* Appends a marker in a form that no valid text and no white space can contain. */
+void turn_marker(struct text *t, int32_t id);
 
 /* Fields of a request. `at` is the dotted path of the object ("messages.2"). A string of JSON may
  * hold NUL bytes, hence the lengths. */
@@ -59,6 +66,12 @@ weir_status field_role(const json_t *message, const char *at, enum chat_role *ou
 
 /* Only white space, by Unicode. */
 bool text_is_blank(const char *s, size_t n);
+
+/* The body of an assistant message: all behind the place where its generation begins. `at` names
+ * the message in a refusal. */
+void render_k3_turn(struct prompt *p, const struct chat_turn *turn, const struct chat_options *o);
+weir_status render_kimi_turn(struct prompt *p, const struct chat_turn *turn, const char *at,
+                             const struct chat_options *o, weir_error *err);
 
 weir_status render_k3(struct prompt *p, const json_t *messages, const struct chat_options *o,
                       weir_error *err);

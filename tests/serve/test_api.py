@@ -39,10 +39,10 @@ def tool(name, parameters=None, **more):
 
 
 class Server:
-    def __init__(self, *options):
+    def __init__(self, *options, compute="null"):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [WEIR, "serve", "--model", MODEL, "--compute", "null", "--port", "0", *options],
+            [WEIR, "serve", "--model", MODEL, "--compute", compute, "--port", "0", *options],
             stdout=subprocess.PIPE, stderr=self.log)
         line = self.process.stdout.readline().decode()
         if not line.startswith("ready: "):
