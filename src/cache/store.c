@@ -1,9 +1,7 @@
-/* store.c: the two pools of one rank. Opened by the engine, addressed by the operations, copied by
- * the executor between steps. Pages are mapped and not touched: a pool costs memory only as far as
+/* store.c: the two pools of one rank. Opened by the engine, addressed by the operations and
+ * copied by the tiers. Pages are mapped and not touched: a pool costs memory only as far as
  * it has been used. */
 #include "cache/store.h"
-
-#include <string.h>
 
 weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_bytes,
                              uint32_t width, enum dtype dtype, uint32_t slots, size_t slot_floats,
@@ -30,23 +28,4 @@ weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_
 
 void cache_store_close(struct cache_store *s) {
     arena_close(&s->memory);
-}
-
-void cache_store_copy(struct cache_store *s, const struct batch_copy *copies, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        size_t from = (size_t)copies[i].from, to = (size_t)copies[i].to;
-        switch (copies[i].kind) {
-        case COPY_PAGE:
-            WEIR_ASSERT(from < s->pages && to < s->pages);
-            memcpy(s->kv.data + to * s->kv.page_bytes, s->kv.data + from * s->kv.page_bytes,
-                   s->kv.page_bytes);
-            break;
-        case COPY_STATE:
-            WEIR_ASSERT(from < s->slots && to < s->slots);
-            memcpy(s->state.data + to * s->state.slot_floats,
-                   s->state.data + from * s->state.slot_floats,
-                   s->state.slot_floats * sizeof(float));
-            break;
-        }
-    }
 }

@@ -1,5 +1,4 @@
-/* store.h: the bytes behind page and slot ids, on one rank: the two pools of device memory, and
- * moves between their units. */
+/* store.h: the bytes behind page and slot ids, on one rank: the two pools of device memory. */
 #ifndef WEIR_CACHE_STORE_H
 #define WEIR_CACHE_STORE_H
 
@@ -20,7 +19,4 @@ weir_status cache_store_open(struct cache_store *s, uint32_t pages, size_t page_
                              uint32_t width, enum dtype dtype, uint32_t slots, size_t slot_floats,
                              size_t layer_floats, weir_error *err);
 void cache_store_close(struct cache_store *s);
-/* Does the copies of a batch, in order. Source and target of one copy differ. */
-void cache_store_copy(struct cache_store *s, const struct batch_copy *copies, uint32_t n);
-
 #endif

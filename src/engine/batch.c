@@ -15,7 +15,9 @@ bool step_open(struct step *s, uint32_t max_seqs, uint32_t max_rows, uint32_t ma
     s->seqs = calloc(max_seqs, sizeof *s->seqs);
     s->logits = calloc(max_logits, sizeof *s->logits);
     s->owners = calloc(max_logits, sizeof *s->owners);
-    return s->entries && s->ids && s->seqs && s->logits && s->owners;
+    /* Each entry crosses at most rows / 64 + 1 boundaries. */
+    s->checkpoints = calloc((size_t)max_rows / PAGE_TOKENS + max_seqs, sizeof *s->checkpoints);
+    return s->entries && s->ids && s->seqs && s->logits && s->owners && s->checkpoints;
 }
 
 void step_close(struct step *s) {
@@ -24,6 +26,7 @@ void step_close(struct step *s) {
     free(s->seqs);
     free(s->logits);
     free(s->owners);
+    free(s->checkpoints);
 }
 
 uint32_t step_scores(const struct weir_request *r, uint32_t from, uint32_t rows) {
@@ -63,9 +66,12 @@ static void add_entry(struct step *s, struct step_entry *e) {
         .row0 = row0,
         .rows = e->rows,
         .pos0 = from,
+        .kept = run->lease.kept,
         .pages = run->lease.pages,
         .slot = run->lease.slot,
         .from = run->lease.from,
+        .n_checkpoints = e->n_checkpoints,
+        .checkpoints = e->checkpoints,
     };
     run->lease.from = run->lease.slot;
     b->n_rows += e->rows;

@@ -11,6 +11,8 @@ struct step_entry {
     uint32_t rows;
     uint32_t n_scores; /* of the last rows' prompt successors, how many are scored */
     bool draws;        /* the last row is the last known token: the next one is drawn from it */
+    uint32_t n_checkpoints;
+    const struct batch_checkpoint *checkpoints; /* states this step leaves */
     uint32_t end;      /* tokens the sequence has computed after this step; filled by step_build */
 };
 
@@ -29,6 +31,8 @@ struct step {
     struct batch_seq *seqs;
     struct batch_logits *logits;
     struct logits_owner *owners;
+    uint32_t n_checkpoints;
+    struct batch_checkpoint *checkpoints;
 };
 
 /* Room for steps of the largest kind; false without memory. */

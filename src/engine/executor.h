@@ -6,7 +6,6 @@
 #ifndef WEIR_ENGINE_EXECUTOR_H
 #define WEIR_ENGINE_EXECUTOR_H
 
-#include "cache/store.h"
 #include "forward/program.h"
 
 enum { EXECUTOR_DEPTH = 2 };
@@ -36,10 +35,10 @@ struct executor {
 };
 
 /* Steps run on a thread of their own with a team of `threads`. Takes over `program` (also on
- * failure), not `store`, which may be NULL where batches carry no copies. */
-weir_status executor_open_program(struct step_program *program, struct cache_store *store,
-                                  uint32_t threads, struct step_limits limits,
-                                  struct executor **out, weir_error *err);
+ * failure). */
+weir_status executor_open_program(struct step_program *program, uint32_t threads,
+                                  struct step_limits limits, struct executor **out,
+                                  weir_error *err);
 
 /* Nothing is computed: a step ends when it is submitted. A row whose state has a script answers
  * with the script's next ids, as many as the script's next step says; after its end, and without

@@ -38,7 +38,6 @@ struct program_executor {
     struct executor base;
     struct counter submitted, done;
     struct step_program *program;
-    struct cache_store *store;
     struct team *team;
     int32_t *ids; /* of the running batch, references resolved */
     struct flight flight[EXECUTOR_DEPTH];
@@ -101,8 +100,6 @@ static void run_step(struct program_executor *x, uint32_t ticket) {
     struct batch b = *f->batch;
     resolve_ids(x, &b, &x->flight[(ticket + EXECUTOR_DEPTH - 1) % EXECUTOR_DEPTH]);
     b.ids = x->ids;
-    if (b.n_copies)
-        cache_store_copy(x->store, b.copies, b.n_copies);
     program_run(x->program, x->team, &b);
     const struct sample_result *drawn = program_results(x->program);
     for (uint32_t i = 0; i < b.n_logits; i++)
@@ -158,9 +155,9 @@ static void program_close(struct executor *base) {
     free(x);
 }
 
-weir_status executor_open_program(struct step_program *program, struct cache_store *store,
-                                  uint32_t threads, struct step_limits limits,
-                                  struct executor **out, weir_error *err) {
+weir_status executor_open_program(struct step_program *program, uint32_t threads,
+                                  struct step_limits limits, struct executor **out,
+                                  weir_error *err) {
     *out = NULL;
     size_t bytes = (sizeof(struct program_executor) + 63) & ~(size_t)63;
     struct program_executor *x = aligned_alloc(64, bytes);
@@ -171,7 +168,6 @@ weir_status executor_open_program(struct step_program *program, struct cache_sto
     *x = (struct program_executor){
         .base = {program_submit, program_collect, program_close},
         .program = program,
-        .store = store,
     };
     /* The executor's core is idle while the engine thread schedules, unless both share the only
      * one. The engine thread has a core to poll on only where the team leaves one. */

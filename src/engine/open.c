@@ -67,7 +67,7 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
                        &program, err);
     if (st)
         return st;
-    return executor_open_program(program, &l->store, s->threads, limits, out, err);
+    return executor_open_program(program, s->threads, limits, out, err);
 }
 
 /* Reads and allocates everything an engine needs; on failure `l` is the caller's to free. */

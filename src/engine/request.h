@@ -14,11 +14,13 @@ struct request_limits {
     const int32_t *eos;
     uint32_t n_eos;
     bool scripts; /* the null column: scripted ids are allowed */
+    struct cache_space space;
 };
 
 enum request_stage {
     STAGE_INBOX,   /* handed over, not yet seen by the engine thread */
     STAGE_WAITING, /* in the waiting heap, holds nothing */
+    STAGE_PARKED,  /* waiting for what a running request or a lower tier is about to bring */
     STAGE_RUNNING, /* holds a lease */
     STAGE_ENDED,   /* finished; may still be named by a step in flight */
 };
@@ -47,7 +49,7 @@ struct request_run {
     uint64_t draw_step; /* the step of the last draw, and its logits row there */
     uint32_t draw_row;
     uint32_t scored_to; /* prompt positions below are scored or in flight; starts at 1 */
-    uint32_t heap_at;
+    uint32_t list_at; /* its place in the waiting heap or among the parked */
     bool admitted; /* was running at least once */
     bool touched;  /* has news for the caller since the last publication */
     uint32_t preemptions, cached;

@@ -60,6 +60,8 @@ struct batch_checkpoint {
 struct batch_seq {
     uint32_t row0, rows;
     uint32_t pos0;
+    uint32_t kept; /* history of positions below is in its pages already, perhaps shared with
+                      others: it is read and not written */
     const int32_t *pages; /* page i holds positions 64i..64i+63; covers pos0+rows tokens; its tail
                              page is written */
     int32_t slot;         /* KDA state after the last row goes here */
@@ -67,14 +69,6 @@ struct batch_seq {
                    */
     uint32_t n_checkpoints;
     const struct batch_checkpoint *checkpoints; /* ascending positions */
-};
-
-/* Moves between tiers ride with a batch, so that they are ordered against the steps that use them.
- */
-enum copy_kind { COPY_PAGE, COPY_STATE };
-struct batch_copy {
-    enum copy_kind kind;
-    int32_t from, to; /* page or slot ids of the device pool */
 };
 
 struct sample_state; /* sample.h */
@@ -101,8 +95,6 @@ struct batch {
     const struct batch_seq *seqs;
     uint32_t n_logits;
     const struct batch_logits *logits;
-    uint32_t n_copies;
-    const struct batch_copy *copies; /* done before the first operation */
 };
 
 /* Member `index` of `count` of the team, and its own scratch memory (struct column: scratch_bytes).

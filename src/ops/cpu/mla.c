@@ -53,7 +53,8 @@ void cpu_mla_write(const struct op_mla_write *a, const struct batch *b, struct w
     struct span s = work_span(work, b->n_rows);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct batch_seq *seq = &b->seqs[i];
-        uint32_t begin = seq->row0 > s.begin ? seq->row0 : s.begin;
+        uint32_t first = seq->row0 + (seq->kept > seq->pos0 ? seq->kept - seq->pos0 : 0);
+        uint32_t begin = first > s.begin ? first : s.begin;
         uint32_t end = seq->row0 + seq->rows < s.end ? seq->row0 + seq->rows : s.end;
         for (uint32_t r = begin; r < end; r++)
             write_row(a, tensor_row(a->kv, r),

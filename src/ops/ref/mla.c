@@ -38,8 +38,11 @@ void ref_mla_write(const struct op_mla_write *a, const struct batch *b, struct w
     struct span s = work_span(work, b->n_rows);
     for (uint32_t r = s.begin; r < s.end; r++) {
         const struct batch_seq *seq = seq_of_row(b, (struct span){0, b->n_seqs}, r);
+        uint32_t position = seq->pos0 + (r - seq->row0);
+        if (position < seq->kept)
+            continue;
         const float *x = tensor_row(a->kv, r);
-        void *record = ref_kv_record(a->pool, a->layer, seq->pages, seq->pos0 + (r - seq->row0));
+        void *record = ref_kv_record(a->pool, a->layer, seq->pages, position);
         float inv = 1.0f / sqrtf(ref_dot_f32(x, x, a->kv_lora) / (float)a->kv_lora + a->eps);
         for (uint32_t c = 0; c < a->pool->width; c++)
             kv_put(record, a->pool->dtype, c, c < a->kv_lora ? x[c] * inv * a->norm[c] : x[c]);
