@@ -55,6 +55,14 @@ typedef struct weir_options {
                                 quarter of the context */
     uint32_t max_queue;      /* waiting requests before WEIR_BUSY; 0: 4096 */
     bool async_scheduling;   /* schedule step k+1 while step k runs */
+    bool prefix_caching;     /* reuse history and states of earlier prompts */
+    bool log_cache;          /* log for each request what was reused, and why not more */
+    const char *checkpoint_policy;  /* which KDA states are kept, docs/cache.md; NULL: default */
+    uint32_t max_checkpoints;       /* states kept beyond those of running sequences; 0: choose */
+    uint64_t cpu_offload_bytes;     /* host memory for what leaves the pools; 0: no such tier */
+    const char *disk_offload_dir;   /* directory for the same; NULL: no such tier */
+    uint64_t disk_offload_bytes;    /* bytes used there at most */
+    const char *remote_store;       /* redis://[:PASSWORD@]HOST[:PORT][/DB]; NULL: no such tier */
     void (*on_progress)(void *arg); /* called on the engine thread after steps that gave output;
                                        must not block */
     void *on_progress_arg;
@@ -177,17 +185,52 @@ typedef struct weir_info {
 } weir_info;
 void weir_get_info(const weir_engine *e, weir_info *out);
 
+/* Where reused tokens came from; the last three are the tiers below the device pools. */
+enum weir_source { WEIR_DEVICE, WEIR_HOST, WEIR_DISK, WEIR_REMOTE, WEIR_SOURCES };
+/* Why a KDA state was kept; weir_checkpoint_reason gives the names. */
+enum { WEIR_CHECKPOINT_REASONS = 5, WEIR_MOVE_RESULTS = 5 };
+const char *weir_checkpoint_reason(int reason);
+/* How a move between the pools and a tier ended: ok, gone, damaged, failed, declined. */
+const char *weir_move_result(int result);
+
+/* One tier; zeros when it is not open. */
+typedef struct weir_tier_stats {
+    bool open, up;
+    uint64_t bytes_used, bytes_total; /* total 0: not known */
+    uint64_t pages, states, pages_evicted, states_evicted, damaged;
+    uint64_t loads[WEIR_MOVE_RESULTS], stores[WEIR_MOVE_RESULTS];
+    uint64_t loaded_bytes, stored_bytes;
+    double load_seconds, store_seconds; /* sums over moves, several of which run at a time */
+} weir_tier_stats;
+
 /* Counters since the start and gauges of now; one consistent snapshot. */
 typedef struct weir_stats {
     uint64_t running, waiting;
-    uint64_t pages_used, pages_total, slots_used, slots_total;
-    uint64_t prompt_tokens, generated_tokens, cached_tokens, queried_tokens;
-    uint64_t finished[5]; /* by weir_finish */
+    uint64_t pages_used, pages_total, slots_used, slots_total; /* used: by running sequences */
+    uint64_t pages_cached, slots_cached;                       /* idle content that may be reused */
+    uint64_t prompt_tokens, generated_tokens, queried_tokens;
+    uint64_t cached_tokens, sourced_tokens[WEIR_SOURCES]; /* all reused; by where they were */
+    uint64_t stateless_tokens; /* history was there, a state was not: computed again */
+    uint64_t checkpoints_stored[WEIR_CHECKPOINT_REASONS],
+        checkpoints_resumed[WEIR_CHECKPOINT_REASONS];
+    uint64_t checkpoints_unplaced, pages_evicted, states_evicted, shared_waits, tag_mismatches;
+    weir_tier_stats tier[WEIR_SOURCES]; /* [WEIR_DEVICE] stays zero */
+    uint64_t finished[5];               /* by weir_finish */
     uint64_t preemptions, steps, step_rows, nan_guards;
     double busy_seconds; /* time in steps */
     double last_step;    /* monotonic time the last step ended, 0 = none yet */
 } weir_stats;
 void weir_get_stats(const weir_engine *e, weir_stats *out);
+
+/* What weir_reset_prefix_cache gave up, and what it had to leave because sequences use it. */
+typedef struct weir_cache_reset {
+    uint64_t pages, states, pages_in_use, states_in_use;
+    uint64_t records[WEIR_SOURCES]; /* of the tiers */
+} weir_cache_reset;
+/* Gives up all that is kept for reuse and not in use at this moment. Waits for the engine thread,
+ * which may be in a step. WEIR_CLOSED when the engine is closing. */
+weir_status weir_reset_prefix_cache(weir_engine *e, weir_cache_reset *out);
+
 /* Stop admitting (weir_submit gives WEIR_CLOSED); what runs goes on. */
 void weir_drain(weir_engine *e);
 

@@ -301,13 +301,21 @@ static bool hold_block(struct cache_index *x, struct cache_lease *lease, uint32_
         }
         return true;
     }
-    struct cache_node *node =
-        node_hold(&x->table, &lease->keys[b], b ? lease->nodes[b - 1] : NULL);
+    struct cache_node *node = node_hold(&x->table, &lease->keys[b], b ? lease->nodes[b - 1] : NULL);
     if (!node)
         return false;
     lease->nodes[lease->n_held++] = node;
     lease->n_given = b + 1;
     return true;
+}
+
+void index_freshen(struct cache_index *x, struct cache_node *n) {
+    if (!x->has_tiers || n->fresh)
+        return;
+    n->fresh = true;
+    n->refs++;
+    n->next_fresh = x->fresh;
+    x->fresh = n;
 }
 
 static void end_promise(const struct cache_lease *lease, const struct cache_mark *m) {
@@ -326,7 +334,9 @@ static void publish_state(struct cache_index *x, struct cache_lease *lease,
     node_set_state(&x->table, node, m->slot, m->reason);
     x->counts.stored[m->reason]++;
     if (m->reason == CHECKPOINT_TURN)
-        lease->turn_node = node;
+        lease->turn_node = node; /* the next one may replace it: not yet for the tiers */
+    else
+        index_freshen(x, node);
 }
 
 void cache_computed(struct cache_index *x, struct cache_lease *lease, const int32_t *ids,
@@ -363,6 +373,8 @@ void cache_release(struct cache_index *x, struct cache_lease *lease) {
     lease->n_marks = 0;
     if (lease->from_node)
         node_unpin_state(t, lease->from_node);
+    if (lease->turn_node && lease->turn_node->slot >= 0)
+        index_freshen(x, lease->turn_node);
     lease->from_node = lease->turn_node = NULL;
     for (uint32_t b = lease->n_pages > lease->n_held ? lease->n_pages : lease->n_held; b-- > 0;) {
         struct cache_node *node = b < lease->n_held ? lease->nodes[b] : NULL;

@@ -30,6 +30,7 @@ struct cache_setup {
     bool enabled;          /* false: nothing is matched and nothing kept */
     struct checkpoint_policy policy;
     struct cache_space space;
+    size_t page_bytes, slot_bytes; /* of one unit, for estimates of time */
 };
 
 /* A state that a step in flight was asked for. */
@@ -45,8 +46,9 @@ struct cache_lease {
     uint32_t n_pages, capacity;
     int32_t slot; /* live state, -1 before the first grow */
     int32_t from; /* state to start from: -1 = zero state; equals slot once the sequence has run */
-    uint32_t resume; /* tokens that need no computation: a multiple of PAGE_TOKENS, < known tokens */
-    uint32_t kept;   /* history of tokens below is shared: a step reads it and does not write it */
+    uint32_t resume;  /* tokens that need no computation: a multiple of PAGE_TOKENS, < known tokens
+                       */
+    uint32_t kept;    /* history of tokens below is shared: a step reads it and does not write it */
     uint32_t matched; /* tokens whose history matched, resume <= matched: the rest was computed
                          again for want of a state */
 
@@ -98,8 +100,9 @@ void cache_admit(struct cache_index *x, struct cache_lease *lease, const int32_t
 /* Makes the lease cover `tokens` tokens and own a slot, evicting idle content. Returns false, with
  * nothing changed, when the pools cannot. */
 bool cache_grow(struct cache_index *x, struct cache_lease *lease, uint32_t tokens);
-/* Which states the step of rows [from, from + rows) shall leave, in slots set aside here, ascending;
- * at most rows / 64 + 1. Called once for each step, in order. `n_prompt`: where the answer begins.
+/* Which states the step of rows [from, from + rows) shall leave, in slots set aside here,
+ * ascending; at most rows / 64 + 1. Called once for each step, in order. `n_prompt`: where the
+ * answer begins.
  */
 uint32_t cache_checkpoints(struct cache_index *x, struct cache_lease *lease, uint32_t from,
                            uint32_t rows, uint32_t n_prompt, struct batch_checkpoint *out);

@@ -28,12 +28,14 @@ struct cache_node {
     struct cache_node *parent, *same_bucket; /* also links free nodes */
     uint32_t depth, refs;
 
-    int32_t page, slot;            /* -1: not here */
-    uint32_t page_pins, slot_pins; /* users that must not lose it */
+    int32_t page, slot;                    /* -1: not here */
+    uint32_t page_pins, slot_pins;         /* users that must not lose it */
     struct node_link page_link, slot_link; /* linked while unpinned and here */
     enum checkpoint_reason reason;
     enum state_class state_class;
-    bool hit; /* the state was resumed from at least once */
+    bool hit;   /* the state was resumed from at least once */
+    bool fresh; /* in the list of states that lower tiers have yet to be offered */
+    struct cache_node *next_fresh;
 
     /* Promises of running sequences. */
     uint32_t pending;  /* leases that will publish this block */
@@ -75,9 +77,9 @@ struct node_table {
     size_t n_slabs;
 
     struct id_pool pages, slots;
-    struct slot_tag *tag; /* [slots] */
-    struct node_list page_list;                /* evictable, least recently used first, tails
-                                                  before heads */
+    struct slot_tag *tag;                       /* [slots] */
+    struct node_list page_list;                 /* evictable, least recently used first, tails
+                                                   before heads */
     struct node_list state_list[STATE_CLASSES]; /* evictable */
     uint32_t n_pages_idle, n_slots_idle;        /* lengths of the lists */
     uint32_t rederive_blocks;

@@ -7,10 +7,9 @@
 #include <string.h>
 
 static const char *const names[CHECKPOINT_REASONS] = {
-    [CHECKPOINT_PROMPT] = "end-of-prompt",
-    [CHECKPOINT_JUNCTION] = "junction",
-    [CHECKPOINT_TURN] = "end-of-turn",
-    [CHECKPOINT_INTERVAL] = "interval",
+    [CHECKPOINT_PROMPT] = "end-of-prompt", [CHECKPOINT_JUNCTION] = "junction",
+    [CHECKPOINT_TURN] = "end-of-turn",     [CHECKPOINT_INTERVAL] = "interval",
+    [CHECKPOINT_FETCHED] = "fetched",
 };
 
 const char *checkpoint_reason_name(enum checkpoint_reason r) {
@@ -18,7 +17,7 @@ const char *checkpoint_reason_name(enum checkpoint_reason r) {
 }
 
 struct checkpoint_policy checkpoint_policy_default(void) {
-    return (struct checkpoint_policy){.keeps = {true, true, true, true},
+    return (struct checkpoint_policy){.keeps = {true, true, true, true, false},
                                       .interval = CHECKPOINT_DEFAULT_INTERVAL,
                                       .rederive_tokens = CHECKPOINT_DEFAULT_REDERIVE};
 }

@@ -93,8 +93,8 @@ struct tier {
 struct tier_setup {
     const struct cache_store *store;
     const struct record_shape *shape;
-    struct cache_key model;           /* names the directory or the key space */
-    void (*notify)(void *arg);        /* any thread; must not block */
+    struct cache_key model;    /* names the directory or the key space */
+    void (*notify)(void *arg); /* any thread; must not block */
     void *notify_arg;
 };
 

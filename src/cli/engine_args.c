@@ -144,15 +144,29 @@ const struct option_spec engine_options[] = {
     {.name = "no-enable-prefix-caching",
      .type = OPTION_FLAG,
      .offset = AT(no_prefix_caching),
-     .help = "Reuse nothing between requests. This build never does, so the option changes "
-             "nothing."},
+     .help = "Reuse nothing between requests."},
     {.name = "checkpoint-policy",
      .value = "P",
      .type = OPTION_TEXT,
      .offset = AT(checkpoint_policy),
-     .offered = "",
-     .refusal = "this build keeps no recurrent states for later requests",
-     .help = "Which recurrent states are kept for reuse."},
+     .fallback = "default",
+     .help = "Which recurrent states are kept for reuse: names joined by '+' of end-of-prompt, "
+             "junction (where a prompt leaves the path of an earlier one), end-of-turn (the last "
+             "boundary of an answer) and interval:R (every R tokens, a multiple of 64); or default "
+             "(all four, R = 8192), or none."},
+    {.name = "max-checkpoints",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = AT(max_checkpoints),
+     .max = 1048576,
+     .fallback = "0",
+     .help = "Recurrent states kept beside those of running sequences; 0: as many as half of the "
+             "cache holds that is left beside one whole context."},
+    {.name = "log-cache",
+     .type = OPTION_FLAG,
+     .offset = AT(log_cache),
+     .help = "Log for each request how much of its prompt was known, where it resumed, from which "
+             "tier, and why not further on."},
     {.name = "cpu-offload-bytes",
      .value = "B",
      .type = OPTION_BYTES,

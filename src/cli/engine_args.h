@@ -11,9 +11,10 @@ struct engine_args {
     int device, compute, kv_dtype, policy;
     uint32_t tensor_parallel, decode_context_parallel;
     bool expert_parallel;
-    uint32_t threads, max_model_len, max_num_seqs, max_num_batched_tokens, max_queue;
+    uint32_t threads, max_model_len, max_num_seqs, max_num_batched_tokens, max_queue,
+        max_checkpoints;
     uint64_t kv_cache_bytes;
-    bool no_prefix_caching, no_async;
+    bool no_prefix_caching, no_async, log_cache;
     char *checkpoint_policy;
     uint64_t cpu_offload_bytes, disk_offload_bytes;
     char *disk_offload_dir, *remote_store, *speculative_config;
@@ -23,7 +24,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 21 };
+enum { N_ENGINE_OPTIONS = 23 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

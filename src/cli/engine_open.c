@@ -22,6 +22,11 @@ weir_options engine_args_options(const struct engine_args *a) {
         o.kv_cache_bytes = a->kv_cache_bytes;
     if (a->max_queue)
         o.max_queue = a->max_queue;
+    o.prefix_caching = !a->no_prefix_caching;
+    o.log_cache = a->log_cache;
+    o.checkpoint_policy = a->checkpoint_policy;
+    if (a->max_checkpoints)
+        o.max_checkpoints = a->max_checkpoints;
     if (a->no_async)
         o.async_scheduling = false;
     return o;

@@ -180,6 +180,23 @@ void weir_get_stats(const weir_engine *e, weir_stats *out) {
     pthread_mutex_unlock(&e->self->lock);
 }
 
+weir_status weir_reset_prefix_cache(weir_engine *e, weir_cache_reset *out) {
+    struct reset_call call = {0};
+    pthread_mutex_lock(&e->lock);
+    if (e->closing) {
+        pthread_mutex_unlock(&e->lock);
+        return WEIR_CLOSED;
+    }
+    call.next = e->resets;
+    e->resets = &call;
+    pthread_cond_signal(&e->wake);
+    while (!call.done)
+        pthread_cond_wait(&e->was_reset, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    *out = call.result;
+    return call.refused ? WEIR_CLOSED : WEIR_OK;
+}
+
 void weir_drain(weir_engine *e) {
     pthread_mutex_lock(&e->lock);
     e->draining = true;

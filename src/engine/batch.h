@@ -13,7 +13,7 @@ struct step_entry {
     bool draws;        /* the last row is the last known token: the next one is drawn from it */
     uint32_t n_checkpoints;
     const struct batch_checkpoint *checkpoints; /* states this step leaves */
-    uint32_t end;      /* tokens the sequence has computed after this step; filled by step_build */
+    uint32_t end; /* tokens the sequence has computed after this step; filled by step_build */
 };
 
 /* Whose logits row it is, and what for. */

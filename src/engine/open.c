@@ -4,6 +4,10 @@
 #include "engine/engine.h"
 #include "engine/options.h"
 
+#include "base/file.h"
+
+#include <limits.h>
+#include <openssl/evp.h>
 #include <stdlib.h>
 
 /* What lies below the executor. */
@@ -12,6 +16,9 @@ struct loaded {
     struct weights *weights;
     struct cache_store store;
     bool has_store;
+    struct record_shape shape;
+    struct cache_key fingerprint;
+    const weir_options *options; /* of weir_open, while it runs */
 };
 
 static void loaded_close(void *arg) {
@@ -44,6 +51,31 @@ static weir_status check_enums(const weir_options *o, weir_error *err) {
         return weir_fail(err, WEIR_BAD_VALUE, "policy", "is %d, not one of the policies",
                          (int)o->policy);
     return WEIR_OK;
+}
+
+/* What the bytes of pages and states depend on: a cache filled by anything else must not match. The
+ * columns round differently, so that an exact one never resumes from a fast one's state. */
+static weir_status fingerprint(const char *dir, const weir_options *o, struct loaded *l,
+                               weir_error *err) {
+    char path[PATH_MAX];
+    struct mapping config;
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    weir_status st = file_map(path, &config, err);
+    if (st)
+        return st;
+    uint8_t weights[WEIGHTS_FINGERPRINT_BYTES] = {0};
+    if (l->weights)
+        weights_fingerprint(l->weights, weights);
+    const char kind[] = {'w', 'e', 'i', 'r', '1', (char)o->kv_dtype, (char)o->compute};
+    EVP_MD_CTX *c = EVP_MD_CTX_new();
+    int ok = c && EVP_DigestInit_ex2(c, EVP_sha256(), NULL) &&
+             EVP_DigestUpdate(c, kind, sizeof kind) &&
+             EVP_DigestUpdate(c, weights, sizeof weights) &&
+             EVP_DigestUpdate(c, config.data, config.bytes) &&
+             EVP_DigestFinal_ex(c, l->fingerprint.bytes, NULL);
+    EVP_MD_CTX_free(c);
+    file_unmap(&config);
+    return ok ? WEIR_OK : weir_fail(err, WEIR_NO_MEMORY, path, "no memory for its fingerprint");
 }
 
 /* Weights, pools and program of a column that computes. */
@@ -83,7 +115,11 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .slot_bytes = program_state_slot_floats(m) * sizeof(float),
         .max_position = m->max_position,
     };
+    struct checkpoint_policy policy;
     struct engine_sizes s;
+    st = checkpoint_policy_parse(o->checkpoint_policy, &policy, err);
+    if (st)
+        return st;
     st = engine_sizes_plan(o, &unit, memory_limit(), &s, err);
     if (st)
         return st;
@@ -97,7 +133,12 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .schedule = {.max_seqs = s.max_num_seqs,
                      .max_rows = s.max_num_batched_tokens,
                      .max_waiting = s.max_queue,
-                     .policy = o->policy},
+                     .policy = o->policy,
+                     .log_cache = o->log_cache},
+        .cache = {.enabled = o->prefix_caching,
+                  .policy = policy,
+                  .page_bytes = unit.page_bytes,
+                  .slot_bytes = unit.slot_bytes},
         .async = o->async_scheduling,
         .on_progress = o->on_progress,
         .on_progress_arg = o->on_progress_arg,
@@ -117,8 +158,21 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     }
     st = column ? open_computing(dir, o, l, column, &s, limits, &setup.executor, err)
                 : executor_open_null(m->vocab, limits, &setup.executor, err);
-    if (st)
+    if (!st)
+        st = fingerprint(dir, o, l, err);
+    if (st) {
+        if (setup.executor)
+            setup.executor->close(setup.executor);
         return st;
+    }
+    setup.cache.space.model = l->fingerprint;
+    l->shape = (struct record_shape){
+        .page_bytes = unit.page_bytes,
+        .layers = model_kda_layers(m),
+        .heads = m->kda_heads,
+        .dim = m->kda_dim,
+        .window = m->conv_taps - 1,
+    };
     setup.info = (weir_info){
         .family = model_family_name(m->family),
         .column = column ? column->name : "null",
@@ -148,10 +202,14 @@ weir_status weir_open(const char *dir, const weir_options *options, weir_engine 
     if (!l)
         return weir_fail(err, WEIR_NO_MEMORY, dir, "no memory");
     struct engine_setup setup;
+    l->options = options;
     st = prepare(dir, options, l, &setup, err);
     if (st) {
         loaded_close(l);
         return st;
     }
-    return engine_open(&setup, out, err);
+    st = engine_open(&setup, out, err);
+    if (!st)
+        l->options = NULL;
+    return st;
 }

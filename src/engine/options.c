@@ -17,6 +17,8 @@ enum {
     MOST_ROWS = 1 << 20,
     MOST_QUEUE = 1 << 24,
     SHORTEST_CONTEXT = 2,
+    MOST_CHECKPOINTS = 1 << 20,
+    CHECKPOINTS_A_SEQ = 4,
 };
 
 weir_options weir_options_default(void) {
@@ -25,6 +27,7 @@ weir_options weir_options_default(void) {
         .kv_dtype = WEIR_KV_F32,
         .policy = WEIR_FCFS,
         .async_scheduling = true,
+        .prefix_caching = true,
     };
 }
 
@@ -60,14 +63,29 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* How many state slots, and so sequences: as asked, else as many as half of the budget holds. */
-static void plan_slots(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
-                       struct engine_sizes *s) {
+/* How many sequences run at once: as asked, else as many as half of the budget holds states for. */
+static void plan_seqs(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
+                      struct engine_sizes *s) {
     if (!o->max_num_seqs && unit->slot_bytes) {
         uint64_t hold = budget / 2 / unit->slot_bytes;
         s->max_num_seqs = (uint32_t)least(s->max_num_seqs, hold ? hold : 1);
     }
     s->slots = s->max_num_seqs;
+}
+
+/* Slots for states that are kept: as asked, else what half of the room beside the live states and
+ * one whole context holds, where no size was given at most CHECKPOINTS_A_SEQ for each sequence. */
+static uint64_t plan_checkpoints(const weir_options *o, const struct unit_sizes *unit,
+                                 uint64_t room, const struct engine_sizes *s) {
+    if (!o->prefix_caching || !unit->slot_bytes)
+        return 0;
+    if (o->max_checkpoints)
+        return o->max_checkpoints;
+    uint64_t context = times(pages_for(s->max_model_len), unit->page_bytes);
+    uint64_t hold = room > context ? (room - context) / 2 / unit->slot_bytes : 0;
+    uint64_t most =
+        o->kv_cache_bytes ? MOST_CHECKPOINTS : times(s->max_num_seqs, CHECKPOINTS_A_SEQ);
+    return least(hold, most);
 }
 
 static weir_status plan_pools(const weir_options *o, const struct unit_sizes *unit,
@@ -78,14 +96,17 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
                          o->kv_cache_bytes, memory_bytes);
     uint64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : memory_bytes / 2;
     const char *of = o->kv_cache_bytes ? "" : " (half of the machine's memory)";
-    plan_slots(o, unit, budget, s);
+    plan_seqs(o, unit, budget, s);
+    uint64_t live = times(s->slots, unit->slot_bytes);
+    s->slots += (uint32_t)plan_checkpoints(o, unit, budget > live ? budget - live : 0, s);
     uint64_t slots = times(s->slots, unit->slot_bytes);
     uint64_t page = unit->page_bytes ? unit->page_bytes : 1;
     if (budget < slots || budget - slots < page)
-        return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
-                         "is %" PRIu64 "%s, but %" PRIu32 " state slots of %zu bytes "
-                         "(max_num_seqs) and one page of %zu bytes take %" PRIu64,
-                         budget, of, s->slots, unit->slot_bytes, unit->page_bytes, slots + page);
+        return weir_fail(
+            err, WEIR_BAD_VALUE, "kv_cache_bytes",
+            "is %" PRIu64 "%s, but %" PRIu32 " state slots of %zu bytes "
+            "(max_num_seqs and max_checkpoints) and one page of %zu bytes take %" PRIu64,
+            budget, of, s->slots, unit->slot_bytes, unit->page_bytes, slots + page);
     uint64_t pages = (budget - slots) / page, one = pages_for(s->max_model_len);
     if (pages < one && o->max_model_len)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
@@ -101,9 +122,10 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
                  " bytes of cache%s hold no more",
                  s->max_model_len, budget, of);
     }
-    /* More than every sequence at full length needs is never used; without a size given, a quarter
-     * of that. Ids are 31 bits. */
-    uint64_t most = times(s->max_num_seqs, pages_for(s->max_model_len));
+    /* Without reuse more than every sequence at full length needs is never used; without a size
+     * given, a quarter of that. Ids are 31 bits. */
+    uint64_t most =
+        o->prefix_caching ? INT32_MAX : times(s->max_num_seqs, pages_for(s->max_model_len));
     if (!o->kv_cache_bytes) {
         uint64_t wish = times(s->max_num_seqs, pages_for(s->max_model_len / 4));
         most = wish > one ? wish : one;
@@ -123,6 +145,9 @@ weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *un
                     &s.max_num_batched_tokens, err);
     if (!st)
         st = choose("max_queue", o->max_queue, DEFAULT_QUEUE, MOST_QUEUE, &s.max_queue, err);
+    if (!st && o->max_checkpoints > MOST_CHECKPOINTS)
+        st = weir_fail(err, WEIR_BAD_VALUE, "max_checkpoints", "is %" PRIu32 ", must be at most %d",
+                       o->max_checkpoints, MOST_CHECKPOINTS);
     if (st)
         return st;
     s.max_model_len = o->max_model_len ? o->max_model_len : unit->max_position;

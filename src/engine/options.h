@@ -17,12 +17,13 @@ struct engine_sizes {
     uint32_t pages, slots;
 };
 
-/* Resolves every 0 and checks every value. The pools: one state slot for each of max_num_seqs, the
- * rest of kv_cache_bytes in pages. Without kv_cache_bytes: pages for max_num_seqs at a quarter of
- * the context, at least one full context, all in half of the machine's memory (`memory_bytes`).
- * Without max_num_seqs: 64, or as many as half of the cache holds slots for. A context that does
- * not fit is refused where max_model_len was given, else shortened. WEIR_BAD_VALUE with the
- * numbers. */
+/* Resolves every 0 and checks every value. The pools: one state slot for each of max_num_seqs, with
+ * prefix caching further ones for states that are kept (max_checkpoints; else half of what is left
+ * beside one whole context), the rest of kv_cache_bytes in pages. Without kv_cache_bytes: pages for
+ * max_num_seqs at a quarter of the context, at least one full context, all in half of the machine's
+ * memory (`memory_bytes`). Without max_num_seqs: 64, or as many as half of the cache holds slots
+ * for. A context that does not fit is refused where max_model_len was given, else shortened.
+ * WEIR_BAD_VALUE with the numbers. */
 weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *unit,
                               uint64_t memory_bytes, struct engine_sizes *out, weir_error *err);
 

@@ -152,22 +152,14 @@ static bool publish_one(weir_engine *e, struct weir_request *r) {
 }
 
 bool engine_publish(weir_engine *e) {
-    struct cache_usage u = cache_get_usage(e->index);
     struct weir_request *touched = e->touched, *dead = NULL;
     e->touched = NULL;
     weir_stats *t = &e->totals;
-    t->running = e->scheduler.n_running;
-    t->pages_used = u.pages_used;
-    t->pages_total = u.pages_total;
-    t->slots_used = u.slots_used;
-    t->slots_total = u.slots_total;
-    t->preemptions = e->scheduler.preemptions;
-    t->queried_tokens = e->scheduler.queried_tokens;
-    t->cached_tokens = e->scheduler.cached_tokens;
+    engine_count(e);
 
     pthread_mutex_lock(&e->lock);
     bool news = false;
-    t->waiting = (uint64_t)e->n_inbox + e->scheduler.n_waiting;
+    t->waiting = (uint64_t)e->n_inbox + e->scheduler.n_waiting + e->scheduler.n_parked;
     e->stats = *t;
     while (touched) {
         struct weir_request *r = touched;

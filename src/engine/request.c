@@ -231,8 +231,6 @@ static void place_all(struct layout *l, struct weir_request *r, const struct req
         r->logprobs = take(l, a->max_new, record_bytes(a->n_top));
     if (a->prompt_top >= 0)
         r->prompt_scores = take(l, a->n_prompt - 1, sizeof *r->prompt_scores);
-    char *salt = p->cache_salt ? take_copy(l, p->cache_salt, strlen(p->cache_salt) + 1, 1) : NULL;
-    r->ask.salt = salt;
     place_rules(l, r, limits, p);
 }
 
@@ -282,7 +280,8 @@ weir_status request_create(const struct request_limits *limits, const int32_t *i
         r->sample.rules.seed = rng_entropy();
     r->run.scored_to = 1;
     r->pub.progress = (weir_progress){.stop_id = -1, .prompt_tokens = (uint32_t)n};
-    if (cache_lease_open(&r->run.lease, r->ask.n_prompt + r->ask.max_new + r->ask.max_step)) {
+    if (cache_lease_open(&r->run.lease, &limits->space,
+                         r->ask.n_prompt + r->ask.max_new + r->ask.max_step, p->cache_salt)) {
         free(memory);
         return weir_fail(err, WEIR_NO_MEMORY, "request", "no memory for its page table");
     }

@@ -3,7 +3,7 @@
 #ifndef WEIR_ENGINE_REQUEST_H
 #define WEIR_ENGINE_REQUEST_H
 
-#include "cache/index.h"
+#include "cache/tiers.h"
 #include "ops/sample.h"
 
 struct weir_engine;
@@ -35,7 +35,6 @@ struct request_ask {
     int32_t prompt_top;     /* prompt_logprobs, -1: none */
     const int32_t *end_ids; /* eos (unless ignored) and stop ids, sorted */
     uint32_t n_end_ids, min_tokens;
-    const char *salt;
 };
 
 /* The engine thread's alone. `computed` counts tokens given to a step, collected or not. */
@@ -49,10 +48,13 @@ struct request_run {
     uint64_t draw_step; /* the step of the last draw, and its logits row there */
     uint32_t draw_row;
     uint32_t scored_to; /* prompt positions below are scored or in flight; starts at 1 */
-    uint32_t list_at; /* its place in the waiting heap or among the parked */
-    bool admitted; /* was running at least once */
-    bool touched;  /* has news for the caller since the last publication */
+    uint32_t list_at;   /* its place in the waiting heap or among the parked */
+    bool admitted;      /* was running at least once */
+    bool touched;       /* has news for the caller since the last publication */
     uint32_t preemptions, cached;
+    struct cache_load *load;      /* what it waits for while parked, NULL: a running request */
+    uint32_t fetches;             /* times the tiers were asked for it */
+    uint32_t fetched[TIER_KINDS]; /* tokens that came from each */
     double scheduled, first_token, last_token;
     weir_finish finish;
     weir_status error;

@@ -14,22 +14,25 @@
 #include "engine/scheduler.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 bool scheduler_open(struct scheduler *s, const struct scheduler_limits *limits,
-                    struct cache_index *index) {
-    *s = (struct scheduler){.limits = *limits, .index = index};
+                    struct cache_index *index, struct cache_tiers *tiers) {
+    size_t unfinished = (size_t)limits->max_waiting + limits->max_seqs;
+    *s = (struct scheduler){.limits = *limits, .index = index, .tiers = tiers};
     s->running = calloc(limits->max_seqs, sizeof(struct weir_request *));
-    s->waiting =
-        calloc((size_t)limits->max_waiting + limits->max_seqs, sizeof(struct weir_request *));
-    return s->running && s->waiting;
+    s->waiting = calloc(unfinished, sizeof(struct weir_request *));
+    s->parked = calloc(unfinished, sizeof(struct weir_request *));
+    return s->running && s->waiting && s->parked;
 }
 
 void scheduler_close(struct scheduler *s) {
     free(s->running);
     free(s->waiting);
+    free(s->parked);
 }
 
 /* ------------------------------------------------------------------------------ the waiting heap
@@ -37,7 +40,7 @@ void scheduler_close(struct scheduler *s) {
 
 static void heap_put(struct scheduler *s, uint32_t at, struct weir_request *r) {
     s->waiting[at] = r;
-    r->run.heap_at = at;
+    r->run.list_at = at;
 }
 
 static void heap_up(struct scheduler *s, uint32_t at) {
@@ -76,7 +79,41 @@ static void heap_remove(struct scheduler *s, uint32_t at) {
         return;
     heap_put(s, at, last);
     heap_up(s, at);
-    heap_down(s, last->run.heap_at);
+    heap_down(s, last->run.list_at);
+}
+
+/* ------------------------------------------------------------------------------------ the parked
+ */
+
+static void park(struct scheduler *s, struct weir_request *r) {
+    heap_remove(s, r->run.list_at);
+    r->run.stage = STAGE_PARKED;
+    r->run.list_at = s->n_parked;
+    s->parked[s->n_parked++] = r;
+}
+
+static void parked_remove(struct scheduler *s, struct weir_request *r) {
+    struct weir_request *last = s->parked[--s->n_parked];
+    s->parked[r->run.list_at] = last;
+    last->run.list_at = r->run.list_at;
+    if (r->run.load)
+        cache_load_end(s->tiers, r->run.load);
+    r->run.load = NULL;
+}
+
+/* Those whose wait is over wait for admission again, at their old place in order. */
+static void unpark(struct scheduler *s) {
+    for (uint32_t i = 0; i < s->n_parked;) {
+        struct weir_request *r = s->parked[i];
+        if (r->run.load ? !cache_load_done(r->run.load) : cache_waits(s->index, &r->run.lease)) {
+            i++;
+            continue;
+        }
+        if (r->run.load)
+            cache_load_tokens(r->run.load, r->run.fetched);
+        parked_remove(s, r);
+        scheduler_add(s, r);
+    }
 }
 
 /* ------------------------------------------------------------------------------ the running list
@@ -101,7 +138,8 @@ static void running_remove(struct scheduler *s, struct weir_request *r) {
 void scheduler_remove(struct scheduler *s, struct weir_request *r) {
     switch (r->run.stage) {
     case STAGE_RUNNING: running_remove(s, r); break;
-    case STAGE_WAITING: heap_remove(s, r->run.heap_at); break;
+    case STAGE_WAITING: heap_remove(s, r->run.list_at); break;
+    case STAGE_PARKED: parked_remove(s, r); break;
     case STAGE_INBOX:
     case STAGE_ENDED: break;
     }
@@ -153,8 +191,15 @@ static uint32_t tokens_to_cover(const struct step_entry *e) {
     return e->request->run.computed + e->rows + (e->draws ? e->request->ask.max_step - 1 : 0);
 }
 
-static void take_entry(struct step *step, struct allowance *left, const struct step_entry *e) {
-    step->entries[step->n_entries++] = *e;
+static void take_entry(struct scheduler *s, struct step *step, struct allowance *left,
+                       const struct step_entry *e) {
+    struct weir_request *r = e->request;
+    struct step_entry *to = &step->entries[step->n_entries++];
+    *to = *e;
+    to->checkpoints = step->checkpoints + step->n_checkpoints;
+    to->n_checkpoints = cache_checkpoints(s->index, &r->run.lease, r->run.computed, e->rows,
+                                          r->ask.n_prompt, step->checkpoints + step->n_checkpoints);
+    step->n_checkpoints += to->n_checkpoints;
     left->rows -= e->rows;
     left->scores -= e->n_scores;
 }
@@ -194,7 +239,7 @@ static bool plan_running(struct scheduler *s, uint32_t steps_in_flight, struct s
             if (itself)
                 return false;
         }
-        take_entry(step, left, &e);
+        take_entry(s, step, left, &e);
     }
     return undisturbed;
 }
@@ -211,13 +256,14 @@ static uint64_t promised_pages(const struct scheduler *s) {
 }
 
 /* Is there room for all this request knows of, beside what the running ones were promised? Anything
- * less would be admitted only to be preempted. Alone it may always try. */
+ * less would be admitted only to be preempted. Alone it may always try. What its lease has matched
+ * counts as had. */
 static bool memory_allows(const struct scheduler *s, const struct weir_request *r) {
     if (s->n_running == 0)
         return true;
-    struct cache_usage u = cache_get_usage(s->index);
     uint64_t need = cache_pages_for(request_known(r) + r->ask.max_step) - r->run.lease.n_pages;
-    return u.slots_used < u.slots_total && promised_pages(s) + need <= u.pages_total - u.pages_used;
+    return cache_slots_available(s->index) > 0 &&
+           promised_pages(s) + need <= cache_pages_available(s->index);
 }
 
 /* Under WEIR_PRIORITY a more urgent request does not wait for less urgent ones to end. */
@@ -236,27 +282,99 @@ static void make_way(struct scheduler *s, uint32_t steps_in_flight) {
     }
 }
 
+/* ------------------------------------------------------------------------------------ admission
+ */
+
+/* How far a request may resume: rows that are still to be scored must be computed, whatever is
+ * cached. */
+static uint32_t resume_limit(const struct weir_request *r) {
+    bool scores = r->ask.prompt_top >= 0 && r->run.scored_to < r->ask.n_prompt;
+    return scores ? r->run.scored_to - 1 : request_known(r) - 1;
+}
+
+static void count_hit(struct scheduler *s, struct weir_request *r) {
+    const struct cache_lease *lease = &r->run.lease;
+    uint32_t left = lease->resume;
+    s->queried_tokens += r->ask.n_prompt;
+    s->cached_tokens += lease->resume;
+    s->stateless_tokens += lease->matched - lease->resume;
+    for (int k = 0; k < TIER_KINDS; k++) {
+        uint32_t part = r->run.fetched[k] < left ? r->run.fetched[k] : left;
+        r->run.fetched[k] = part;
+        s->fetched_tokens[k] += part;
+        left -= part;
+    }
+}
+
+static void log_hit(const struct weir_request *r) {
+    static const char *const tier[TIER_KINDS] = {"host", "disk", "remote"};
+    const struct cache_lease *lease = &r->run.lease;
+    const char *why = "that is all but the rest of a block";
+    char from[96] = "device";
+    if (resume_limit(r) + 1 < request_known(r) &&
+        lease->resume == resume_limit(r) / PAGE_TOKENS * PAGE_TOKENS)
+        why = "the prompt's logprobs are wanted";
+    else if (lease->resume < lease->matched)
+        why = "no state was kept further on";
+    else if (lease->matched < (request_known(r) - 1) / PAGE_TOKENS * PAGE_TOKENS)
+        why = "no history is known further on";
+    for (int k = 0; k < TIER_KINDS; k++)
+        if (r->run.fetched[k]) {
+            size_t n = strlen(from);
+            snprintf(from + n, sizeof from - n, ", %s %" PRIu32, tier[k], r->run.fetched[k]);
+        }
+    log_line(LOG_INFO,
+             "cache: request %" PRIu64 ": prompt %" PRIu32 ", history to %" PRIu32
+             ", resumes at %" PRIu32 " from %s; %s",
+             r->ask.arrival, r->ask.n_prompt, lease->matched, lease->resume,
+             lease->resume ? from : "nothing", why);
+}
+
 static void admit(struct scheduler *s, struct weir_request *r) {
     heap_remove(s, 0);
     running_insert(s, r);
     r->run.computed = r->run.lease.resume;
+    cache_admit(s->index, &r->run.lease, r->tokens, request_known(r));
+    if (s->tiers && r->run.lease.resume)
+        cache_tiers_touch(s->tiers, &r->run.lease, r->run.lease.resume);
     if (r->run.admitted)
         return; /* a recomputation: counted the first time */
     r->run.admitted = true;
     r->run.scheduled = s->now;
     r->run.cached = r->run.lease.resume;
-    s->queried_tokens += r->ask.n_prompt;
-    s->cached_tokens += r->run.lease.resume;
+    count_hit(s, r);
+    if (s->limits.log_cache)
+        log_hit(r);
+}
+
+/* A request asks the tiers when it first comes up, and once more in case that came to nothing. */
+enum { MOST_FETCHES = 2 };
+
+/* Looks up what is cached. Returns false when the request was parked: somebody else is about to
+ * bring more than is there. */
+static bool match(struct scheduler *s, struct weir_request *r) {
+    struct cache_lease *lease = &r->run.lease;
+    uint32_t known = request_known(r), most = resume_limit(r);
+    if (cache_match(s->index, lease, r->tokens, known, most, true) == CACHE_WAIT) {
+        park(s, r);
+        return false;
+    }
+    if (!s->tiers || r->run.fetches >= MOST_FETCHES || !memory_allows(s, r))
+        return true;
+    r->run.fetches++;
+    r->run.load = cache_fetch(s->tiers, lease, known, most);
+    if (!r->run.load)
+        return true;
+    cache_release(s->index, lease);
+    park(s, r);
+    return false;
 }
 
 static void plan_waiting(struct scheduler *s, struct step *step, struct allowance *left) {
     while (s->n_waiting > 0 && s->n_running < s->limits.max_seqs && left->rows > 0) {
         struct weir_request *r = s->waiting[0];
-        /* Rows that are still to be scored must be computed, whatever is cached. */
-        uint32_t usable = r->ask.prompt_top >= 0 && r->run.scored_to < r->ask.n_prompt
-                              ? r->run.scored_to
-                              : request_known(r);
-        cache_match(s->index, &r->run.lease, r->tokens, usable, r->ask.salt);
+        if (!match(s, r))
+            continue;
         r->run.computed = r->run.lease.resume;
         struct step_entry e = next_chunk(r, *left);
         if (e.rows == 0 || !memory_allows(s, r) ||
@@ -265,16 +383,17 @@ static void plan_waiting(struct scheduler *s, struct step *step, struct allowanc
             return; /* nobody overtakes: small ones would keep a large one out for ever */
         }
         admit(s, r);
-        take_entry(step, left, &e);
+        take_entry(s, step, left, &e);
     }
 }
 
 void scheduler_plan(struct scheduler *s, uint32_t steps_in_flight, struct step *step) {
-    step->n_entries = 0;
+    step->n_entries = step->n_checkpoints = 0;
     if (s->wants_rest && steps_in_flight > 0)
         return;
     s->wants_rest = false;
     s->now = clock_seconds();
+    unpark(s);
     struct allowance left = {s->limits.max_rows, SCORES_A_STEP};
     if (s->limits.policy == WEIR_PRIORITY)
         make_way(s, steps_in_flight);

@@ -8,13 +8,14 @@
 #ifndef WEIR_ENGINE_SCHEDULER_H
 #define WEIR_ENGINE_SCHEDULER_H
 
-#include "cache/index.h"
+#include "cache/tiers.h"
 #include "engine/batch.h"
 
 struct scheduler_limits {
     uint32_t max_seqs, max_rows; /* running at once; token budget of a step */
     uint32_t max_waiting;
     enum weir_policy policy;
+    bool log_cache; /* one line for each admitted request: what the cache gave, and why not more */
 };
 
 /* Prompt positions scored in one step, all requests together: bounds the logits rows. */
@@ -26,21 +27,25 @@ static inline uint32_t scheduler_max_logits(const struct scheduler_limits *l) {
 struct scheduler {
     struct scheduler_limits limits;
     struct cache_index *index;
+    struct cache_tiers *tiers;     /* NULL: none */
     struct weir_request **running; /* in order */
     struct weir_request **waiting; /* binary heap, the first in order on top */
-    uint32_t n_running, n_waiting;
+    struct weir_request **parked;  /* in no order: each waits for something of its own */
+    uint32_t n_running, n_waiting, n_parked;
     bool wants_rest; /* memory may have to be taken from a request: plan again with no step in
                         flight */
     uint64_t preemptions, queried_tokens, cached_tokens;
-    double now; /* of the step being planned */
+    uint64_t fetched_tokens[TIER_KINDS]; /* part of cached_tokens */
+    uint64_t stateless_tokens;           /* history matched, but no state: computed again */
+    double now;                          /* of the step being planned */
 };
 
 bool scheduler_open(struct scheduler *s, const struct scheduler_limits *limits,
-                    struct cache_index *index);
+                    struct cache_index *index, struct cache_tiers *tiers);
 void scheduler_close(struct scheduler *s);
 /* A new request joins the waiting ones. */
 void scheduler_add(struct scheduler *s, struct weir_request *r);
-/* Takes a request out of running or waiting; its lease stays its own. */
+/* Takes a request out of running, waiting or parked; its lease stays its own. */
 void scheduler_remove(struct scheduler *s, struct weir_request *r);
 /* Fills step->entries; 0 entries: nothing can run before a step in flight has been collected, or
  * nothing is there. steps_in_flight: uncollected steps. */

@@ -2,21 +2,12 @@
  * is ready. Invariants that bite: nothing is used before all of it has been checked, because one
  * missing expert gives fluent but wrong text; and a matrix that does not lie on a multiple of its
  * element size is copied, because safetensors promises no alignment. */
-#include "load/weights.h"
+#include "load/weights_inside.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "load/check.h"
 
 #include <string.h>
-
-struct weights {
-    struct model model;
-    struct shards shards;
-    struct arena arena;    /* f32 copies of vectors, and misaligned matrices */
-    struct weight *whole;  /* [(layers + 1) * ROLE_COUNT], whole-model roles last */
-    struct weight *expert; /* [layers][3][experts], NULL without MoE layers */
-    uint64_t bytes;
-};
 
 /* One pass over the model's list: the first checks and adds up, the second places. */
 struct pass {

@@ -23,6 +23,11 @@ const struct weight *weights_get(const struct weights *w, enum role role, int32_
 /* The layer's experts, model.experts of them, for ROLE_EXPERT_W1, W2 or W3; NULL for a layer
  * without. */
 const struct weight *weights_experts(const struct weights *w, enum role role, uint32_t layer);
+/* Names the weights: SHA-256 over every tensor's name, dtype, shape and samples of its bytes
+ * (first, middle and last 64). Two checkpoints of one architecture differ, and a copy of one does
+ * not. */
+enum { WEIGHTS_FINGERPRINT_BYTES = 32 };
+void weights_fingerprint(const struct weights *w, uint8_t out[WEIGHTS_FINGERPRINT_BYTES]);
 /* Bytes of all weights, as stored. */
 uint64_t weights_bytes(const struct weights *w);
 

@@ -60,8 +60,8 @@ struct batch_checkpoint {
 struct batch_seq {
     uint32_t row0, rows;
     uint32_t pos0;
-    uint32_t kept; /* history of positions below is in its pages already, perhaps shared with
-                      others: it is read and not written */
+    uint32_t kept;        /* history of positions below is in its pages already, perhaps shared with
+                             others: it is read and not written */
     const int32_t *pages; /* page i holds positions 64i..64i+63; covers pos0+rows tokens; its tail
                              page is written */
     int32_t slot;         /* KDA state after the last row goes here */

@@ -1,7 +1,7 @@
 /* admin.c: the endpoints about the server itself. Called by the transport through its routes.
- * None of them waits for the engine: /health must answer while a step hangs, that is what it is
- * for.
- * (/health_generate is the one that asks for a token, and says so in its name.) */
+ * None of them lets the loop wait for the engine: /health must answer while a step hangs, that is
+ * what it is for. (/health_generate asks for a token, as its name says, and a reset of the cache
+ * waits on a worker thread for the step to end.) */
 #include "serve/admin.h"
 
 #include "base/version.h"
@@ -239,11 +239,61 @@ static void abort_request(void *arg, struct http_request *q, struct http_reply *
     json_decref(body);
 }
 
-/* The cache index keeps nothing of a request that has ended: every page and slot is free again, and
- * what running requests hold must stay. So the cache is as empty as it can be at any time. */
+/* ------------------------------------------------------------------------- reset of the cache */
+
+struct reset {
+    struct server *server;
+    struct http_reply *reply; /* NULL: the client is gone */
+    weir_status status;
+    weir_cache_reset result;
+};
+
+static void reset_closed(void *arg) {
+    ((struct reset *)arg)->reply = NULL;
+}
+
+/* On a worker thread: it waits for the step the engine is in. */
+static void reset_work(void *arg) {
+    struct reset *c = arg;
+    c->status = weir_reset_prefix_cache(c->server->engine, &c->result);
+}
+
+/* Says what was given up and what had to stay, because somebody uses it. */
+static void reset_done(void *arg) {
+    struct reset *c = arg;
+    const weir_cache_reset *d = &c->result;
+    if (!c->reply) {
+        free(c);
+        return;
+    }
+    http_on_closed(c->reply, NULL, NULL);
+    if (c->status != WEIR_OK)
+        http_reply_error(c->reply, 503, NULL, "the engine is closing");
+    else
+        reply(c->reply, 200,
+              json_pack("{s:b, s:{s:I, s:I}, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "success", 1,
+                        "dropped", "pages", (json_int_t)d->pages, "states", (json_int_t)d->states,
+                        "in_use", "pages", (json_int_t)d->pages_in_use, "states",
+                        (json_int_t)d->states_in_use, "records_dropped", "host",
+                        (json_int_t)d->records[WEIR_HOST], "disk",
+                        (json_int_t)d->records[WEIR_DISK], "remote",
+                        (json_int_t)d->records[WEIR_REMOTE]));
+    free(c);
+}
+
 static void reset_prefix_cache(void *arg, struct http_request *q, struct http_reply *r) {
-    if (is_loaded(arg, r))
-        reply(r, 200, json_pack("{s:b}", "success", 1));
+    if (!is_loaded(arg, r))
+        return;
+    struct reset *c = malloc(sizeof *c);
+    if (c) {
+        *c = (struct reset){.server = arg, .reply = r, .status = WEIR_CLOSED};
+        http_on_closed(r, reset_closed, c);
+        if (http_work(r, reset_work, reset_done, c))
+            return;
+        http_on_closed(r, NULL, NULL);
+        free(c);
+    }
+    http_reply_error(r, 503, NULL, "out of memory");
 }
 
 void admin_routes(struct server *s, struct http *h) {

