@@ -1,6 +1,6 @@
 /* turns_chat.c: see turns_chat.h. Called by the chat handlers (rendering, often on a worker) and by
- * api_run.c at the end of a choice. Invariant that bites: both sides must hash the same fields of
- * the same struct chat_turn, each with its length, so that no two messages share a spelling. */
+ * api_run.c at the end of a choice. Invariant that bites: both sides must hash the same bytes: the
+ * ids of the prompt up to where generation began, then the body as the renderer would write it. */
 #include "serve/turns_chat.h"
 
 #include "base/error.h"
@@ -45,33 +45,14 @@ void turns_realm(const struct tokenizer *t, bool thinks, unsigned char realm[32]
 
 /* ---- keys ---- */
 
-static bool put_string(EVP_MD_CTX *h, const json_t *v) {
-    if (!json_is_string(v))
-        return false;
-    put_sized(h, json_string_value(v), json_string_length(v));
-    return true;
-}
-
-/* False for a message that no answer of ours can be: arguments that are no string, no id. */
-static bool key_of(const struct turns_base *base, const struct chat_turn *turn,
-                   struct turns_key *out) {
+static struct turns_key key_of(const struct turns_base *base, const struct text *body) {
+    struct turns_key key;
     EVP_MD_CTX *h = hash_new();
-    uint64_t n_calls = json_array_size(turn->calls);
-    bool good = true;
     put(h, base, sizeof *base);
-    put_sized(h, turn->reasoning, turn->reasoning_bytes);
-    put_sized(h, turn->content, turn->content_bytes);
-    put(h, &n_calls, sizeof n_calls);
-    for (size_t i = 0; i < n_calls && good; i++) {
-        const json_t *call = json_array_get(turn->calls, i);
-        const json_t *function = json_object_get(call, "function");
-        good = put_string(h, json_object_get(function, "name")) &&
-               put_string(h, json_object_get(function, "arguments")) &&
-               (!turn->call_ids || put_string(h, json_object_get(call, "id")));
-    }
-    hash_end(h, out->bytes);
+    put(h, body->data, body->n);
+    hash_end(h, key.bytes);
     EVP_MD_CTX_free(h);
-    return good;
+    return key;
 }
 
 /* ---- a rendering ---- */
@@ -98,11 +79,11 @@ static struct turns_base base_of(struct turns_prompt *p, const struct ids *ids) 
     return base;
 }
 
-bool turns_prompt_replay(void *prompt, const struct chat_turn *turn, struct ids *ids) {
+bool turns_prompt_replay(void *prompt, const struct text *body, struct ids *ids) {
     struct turns_prompt *p = prompt;
     struct turns_base base = base_of(p, ids);
-    struct turns_key key;
-    if (!key_of(&base, turn, &key) || !turns_get(p->turns, &key, ids))
+    struct turns_key key = key_of(&base, body);
+    if (!turns_get(p->turns, &key, ids))
         return false;
     if (p->n_found == p->capacity) {
         p->capacity = p->capacity ? 2 * p->capacity : 16;
@@ -126,10 +107,11 @@ void turns_prompt_end(struct turns_prompt *p, const struct ids *ids, struct turn
 
 void turns_record(struct turns *t, const struct chat *c, const struct turns_turn *turn,
                   struct ids *ids) {
-    struct chat_turn_text read = {0};
-    struct turns_key key;
-    if (chat_turn_read(c, turn->thinking, ids, &read) && read.message.n_calls <= turn->calls &&
-        key_of(&turn->base, &read.turn, &key))
+    struct text body = {0};
+    size_t calls;
+    if (chat_turn_read(c, turn->thinking, ids, &body, &calls) && calls <= turn->calls) {
+        struct turns_key key = key_of(&turn->base, &body);
         turns_put(t, &key, ids->data, ids->n);
-    chat_turn_free(&read);
+    }
+    text_free(&body);
 }

@@ -2,9 +2,10 @@
  * request brings the same message at the same place, its prompt gets the same ids.
  *
  * The key of a turn is a SHA-256 of the tokenizer and markup, the cache salt (none differs from
- * empty), all ids of the prompt that it answered, and the message: reasoning, content and calls. So
- * a turn is found only by who sends the very text behind the very prompt under the same salt, and
- * what is found says nothing else (chat_turn_read). */
+ * empty), all ids of the prompt that it answered, and the message's body as the renderer would
+ * write it: reasoning, content and calls. So a turn is found only by who sends a message of the
+ * very same text behind the very same prompt under the same salt, and what is found says nothing
+ * else (chat_turn_read). */
 #ifndef WEIR_SERVE_TURNS_CHAT_H
 #define WEIR_SERVE_TURNS_CHAT_H
 
@@ -34,7 +35,7 @@ struct turns_prompt {
 /* `salt` NULL: none. The list that will be rendered into must be empty. */
 void turns_prompt_begin(struct turns_prompt *p, struct turns *t, const unsigned char realm[32],
                         const char *salt);
-bool turns_prompt_replay(void *prompt, const struct chat_turn *turn, struct ids *ids);
+bool turns_prompt_replay(void *prompt, const struct text *body, struct ids *ids);
 /* The prompt is complete: notes the use of what was replayed and hands out what the next turn
  * starts from. Frees what the struct holds; `base` NULL: nothing else (also after a failure). */
 void turns_prompt_end(struct turns_prompt *p, const struct ids *ids, struct turns_base *base);

@@ -117,7 +117,10 @@ bool prompt_replay(struct prompt *p, const struct chat_turn *turn, const struct 
         return false;
     prompt_flush(p);
     size_t before = p->ids->n;
-    if (!o->replay(o->replay_arg, turn, p->ids))
+    struct text body = {0};
+    bool written = turn_body(p->chat, turn, o, &body) && o->replay(o->replay_arg, &body, p->ids);
+    text_free(&body);
+    if (!written)
         return false;
     if (p->text != NULL) {
         struct text bytes = {0};

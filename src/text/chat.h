@@ -30,20 +30,13 @@ enum chat_tool_choice {
     TOOL_CHOICE_NAMED
 };
 
-/* An assistant message as a renderer is about to write it. Text may hold NUL bytes. */
-struct chat_turn {
-    const char *reasoning; /* what the think channel gets: none where it is blank or thinking off */
-    size_t reasoning_bytes;
-    const char *content;
-    size_t content_bytes;
-    const json_t *calls; /* a checked, non-empty array, or NULL */
-    bool call_ids;       /* the markup writes the ids of calls, so they are part of the text */
-};
 /* Asked for each assistant message when the prompt stands where its generation would have begun:
- * `ids` is the list given to chat_render, everything before the message's body in it. Returns true
- * when it appended the ids of the whole body, end of turn included, in place of the renderer; false
- * with `ids` untouched. What it appends must say the same as `turn`: see chat_turn.h. */
-typedef bool chat_replay(void *arg, const struct chat_turn *turn, struct ids *ids);
+ * `ids` is the list given to chat_render with everything before the message's body. `body` is what
+ * would be written, its text with the markers in a form that no text contains: equal for two
+ * messages exactly if they give the same prompt. Returns true when it appended the ids of the whole
+ * body, end of turn included, in place of the renderer; false with `ids` untouched. What it appends
+ * must say the same as `body`: see chat_turn.h. */
+typedef bool chat_replay(void *arg, const struct text *body, struct ids *ids);
 
 /* Start from chat_options_default(). */
 struct chat_options {

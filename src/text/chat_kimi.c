@@ -128,7 +128,7 @@ static weir_status put_message(struct prompt *p, const json_t *message, const ch
             prompt_puts(p, "\n");
         }
         struct chat_turn turn = {
-            .content = content.data, .content_bytes = content.n, .calls = calls, .call_ids = true};
+            .content = content.data, .content_bytes = content.n, .calls = calls};
         if (role != ROLE_ASSISTANT || !prompt_replay(p, &turn, o))
             s = render_kimi_turn(p, &turn, at, o, err);
     }

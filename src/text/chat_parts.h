@@ -27,6 +27,15 @@ struct prompt {
 void prompt_marker(struct prompt *p, int32_t id);
 void prompt_text(struct prompt *p, const char *s, size_t n);
 void prompt_puts(struct prompt *p, const char *s);
+
+/* An assistant message. Text may hold NUL bytes. */
+struct chat_turn {
+    const char *reasoning; /* what the think channel gets: none where it is blank or thinking off */
+    size_t reasoning_bytes;
+    const char *content;
+    size_t content_bytes;
+    const json_t *calls; /* a checked, non-empty array, or NULL */
+};
 /* Lets o->replay write the body of an assistant message; false: the renderer has to. */
 bool prompt_replay(struct prompt *p, const struct chat_turn *turn, const struct chat_options *o);
 /* The last text. */
@@ -34,6 +43,10 @@ void prompt_flush(struct prompt *p);
 
 /* Appends a marker in a form that no valid text and no white space can contain. */
 void turn_marker(struct text *t, int32_t id);
+/* Appends the body of a turn as the renderer would write it, markers in that form. False when it
+ * cannot be rendered. */
+bool turn_body(const struct chat *c, const struct chat_turn *turn, const struct chat_options *o,
+               struct text *out);
 
 /* Fields of a request. `at` is the dotted path of the object ("messages.2"). A string of JSON may
  * hold NUL bytes, hence the lengths. */

@@ -4,6 +4,7 @@
 #include "text/chat_turn.h"
 
 #include "text/chat_parts.h"
+#include "text/message.h"
 #include "text/utf8.h"
 
 #include <string.h>
@@ -41,16 +42,13 @@ static void spell(const struct chat *c, const struct ids *ids, struct text *out)
     text_free(&bytes);
 }
 
-/* What the renderer would write for the turn, in the same form. */
-static bool spell_anew(const struct chat *c, bool thinking, const struct chat_turn *turn,
-                       struct text *out) {
-    struct chat_options o = chat_options_default();
+bool turn_body(const struct chat *c, const struct chat_turn *turn, const struct chat_options *o,
+               struct text *out) {
     struct prompt p = {.chat = c, .text = out};
     weir_status s = WEIR_OK;
-    o.thinking = thinking;
     switch (c->markup) {
-    case CHAT_K3: render_k3_turn(&p, turn, &o); break;
-    case CHAT_KIMI_LINEAR: s = render_kimi_turn(&p, turn, "turn", &o, NULL); break;
+    case CHAT_K3: render_k3_turn(&p, turn, o); break;
+    case CHAT_KIMI_LINEAR: s = render_kimi_turn(&p, turn, "turn", o, NULL); break;
     }
     prompt_flush(&p);
     text_free(&p.pending);
@@ -128,39 +126,46 @@ static void parse(const struct chat *c, bool thinking, const struct ids *ids,
     chat_message_order(m);
 }
 
-bool chat_turn_read(const struct chat *c, bool thinking, struct ids *ids,
-                    struct chat_turn_text *out) {
-    thinking = thinking && chat_can_think(c);
+/* Both without empty response channels, for the comparison alone. */
+static bool says_the_same(const struct chat *c, struct text *held, const struct text *body) {
+    struct text plain = {0};
+    if (held->n > body->n + TURN_EXTRA_BYTES)
+        return false;
+    text_append(&plain, body->data, body->n);
+    drop_empty_responses(c, held);
+    drop_empty_responses(c, &plain);
+    bool same = equal_but_for_space(held, &plain);
+    text_free(&plain);
+    return same;
+}
+
+bool chat_turn_read(const struct chat *c, bool thinking, struct ids *ids, struct text *body,
+                    size_t *calls) {
+    struct chat_options o = chat_options_default();
+    struct chat_message m = {0};
+    o.thinking = thinking && chat_can_think(c);
     if (ids->n == 0)
         return false;
     if (c->eos >= 0 && ids->data[ids->n - 1] == c->eos)
         ids->data[ids->n - 1] = c->end;
     if (ids->data[ids->n - 1] != c->end)
         return false;
-    struct chat_message *m = &out->message;
-    parse(c, thinking, ids, m);
-    out->turn = (struct chat_turn){.content = m->content.data,
-                                   .content_bytes = m->content.n,
-                                   .call_ids = c->markup == CHAT_KIMI_LINEAR};
-    if (!text_is_blank(m->reasoning.data, m->reasoning.n)) {
-        out->turn.reasoning = m->reasoning.data;
-        out->turn.reasoning_bytes = m->reasoning.n;
+    parse(c, o.thinking, ids, &m);
+    struct chat_turn turn = {.content = m.content.data, .content_bytes = m.content.n};
+    if (!text_is_blank(m.reasoning.data, m.reasoning.n)) {
+        turn.reasoning = m.reasoning.data;
+        turn.reasoning_bytes = m.reasoning.n;
     }
-    if (m->n_calls != 0)
-        out->turn.calls = out->calls = calls_of(m);
-    struct text held = {0}, anew = {0};
+    json_t *array = calls_of(&m);
+    if (m.n_calls != 0)
+        turn.calls = array;
+    struct text held = {0};
     spell(c, ids, &held);
-    bool good = spell_anew(c, thinking, &out->turn, &anew) && held.n <= anew.n + TURN_EXTRA_BYTES;
-    drop_empty_responses(c, &held);
-    drop_empty_responses(c, &anew);
-    good = good && equal_but_for_space(&held, &anew);
+    text_clear(body);
+    bool good = turn_body(c, &turn, &o, body) && says_the_same(c, &held, body);
+    *calls = m.n_calls;
     text_free(&held);
-    text_free(&anew);
+    json_decref(array);
+    chat_message_free(&m);
     return good;
-}
-
-void chat_turn_free(struct chat_turn_text *t) {
-    chat_message_free(&t->message);
-    json_decref(t->calls);
-    *t = (struct chat_turn_text){0};
 }

@@ -4,14 +4,6 @@
 #define WEIR_TEXT_CHAT_TURN_H
 
 #include "text/chat.h"
-#include "text/message.h"
-
-/* Zero-initialise, free with chat_turn_free. */
-struct chat_turn_text {
-    struct chat_turn turn; /* points into the rest */
-    struct chat_message message;
-    json_t *calls;
-};
 
 /* Reads the ids generated behind a prompt, the id that ended the turn included. A safety stop in
  * its place (which the model has not been fed) is replaced by the end of turn in *ids.
@@ -22,10 +14,10 @@ struct chat_turn_text {
  * them that the message does not say: whoever steers his own generation cannot plant tags or words
  * into prompts of others.
  *
- * `thinking` as in the prompt. Linear in the ids; encodes nothing. Any thread. */
+ * `thinking` as in the prompt. `body` becomes the message's body as chat_replay is asked for it,
+ * *calls the number of its calls. Linear in the ids; encodes nothing. Any thread. */
 enum { TURN_EXTRA_BYTES = 64 };
-bool chat_turn_read(const struct chat *c, bool thinking, struct ids *ids,
-                    struct chat_turn_text *out);
-void chat_turn_free(struct chat_turn_text *t);
+bool chat_turn_read(const struct chat *c, bool thinking, struct ids *ids, struct text *body,
+                    size_t *calls);
 
 #endif

@@ -8,6 +8,7 @@
 #include "serve/turns.h"
 #include "serve/turns_chat.h"
 #include "tests/text/chat_test.h"
+#include "text/chat_turn.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -391,12 +392,12 @@ struct rendering {
 };
 
 static bool replayed(struct turns *t, const unsigned char *realm, const struct rendering *r,
-                     const struct chat_turn *turn, struct turns_base *base) {
+                     const struct text *body, struct turns_base *base) {
     struct turns_prompt p;
     struct ids ids = {0};
     turns_prompt_begin(&p, t, realm, r->salt);
     ids_append(&ids, r->prompt, r->n);
-    bool found = turns_prompt_replay(&p, turn, &ids);
+    bool found = turns_prompt_replay(&p, body, &ids);
     assert_true(found == (ids.n > r->n));
     ids.n = r->n;
     turns_prompt_end(&p, &ids, base);
@@ -413,18 +414,19 @@ static void a_turn_is_found_under_its_salt_prompt_and_message_alone(void **state
     turns_realm(f->tiny, true, realm);
     for (size_t i = 0; i < 4; i++) {
         struct rendering r = {salts[i], prompt, 5};
-        struct chat_turn said = {.content = "Hi", .content_bytes = 2};
-        struct chat_turn split = {
-            .reasoning = "H", .reasoning_bytes = 1, .content = "i", .content_bytes = 1};
         struct turns_turn turn = {.thinking = false, .calls = UINT32_MAX};
-        struct text text = {0};
+        struct text text = {0}, said = {0}, more = {0};
         struct ids ids = {0};
-        assert_false(replayed(t, realm, &r, &said, &turn.base)); /* other salts' are not seen */
+        size_t calls;
         expand("Hi{/response}{/m}", &text);
         tokenizer_encode_special(f->tiny, text.data, text.n, &ids);
+        assert_true(chat_turn_read(f->k3, false, &ids, &said, &calls));
+        text_append(&more, said.data, said.n);
+        more.data[1] = 'o';
+        assert_false(replayed(t, realm, &r, &said, &turn.base)); /* other salts' are not seen */
         turns_record(t, f->k3, &turn, &ids);
         assert_true(replayed(t, realm, &r, &said, NULL));
-        assert_false(replayed(t, realm, &r, &split, NULL));
+        assert_false(replayed(t, realm, &r, &more, NULL));
         for (size_t k = 0; k < 5; k++) {
             int32_t other[5];
             memcpy(other, prompt, sizeof prompt);
@@ -438,10 +440,75 @@ static void a_turn_is_found_under_its_salt_prompt_and_message_alone(void **state
         turns_realm(f->kimi_vocabulary, true, other_realm);
         assert_false(replayed(t, other_realm, &r, &said, NULL));
         text_free(&text);
+        text_free(&said);
+        text_free(&more);
         ids_free(&ids);
     }
     assert_int_equal(turns_stats(t).entries, 4);
     turns_close(t);
+}
+
+/* A conversation of two requests, rendered as the server does. */
+static void render(const struct chat *c, struct turns *t, const char *messages, struct ids *ids,
+                   struct turns_base *base) {
+    static const unsigned char realm[32];
+    struct turns_prompt p;
+    struct chat_options o = chat_options_default();
+    json_t *m = quoted_json(messages, NULL);
+    weir_error err = {0};
+    o.thinking = true;
+    o.replay = turns_prompt_replay;
+    o.replay_arg = &p;
+    turns_prompt_begin(&p, t, realm, "salt");
+    assert_int_equal(chat_render(c, m, &o, ids, NULL, &err), WEIR_OK);
+    turns_prompt_end(&p, ids, base);
+    json_decref(m);
+}
+
+static void turn_2_starts_with_turn_1_in_both_markups(void **state) {
+    const struct formats *f = *state;
+    static const char *const turns[] = {
+        "H{/think}{response}i{/response}{tools}{o}call tool=\"f\" index=\"1\"{s}{o}argument "
+        "key=\"a\" type=\"number\"{s} 1 {/argument}{/call}{/tools}{/m}",
+        "i{calls}{tcall} functions.f:0 {args}{'a':1}\n{/tcall}{/calls}{end}"};
+    static const char *const answers[] = {
+        "{'role':'assistant','content':'i','reasoning':'H','tool_calls':[{'id':'x','type':"
+        "'function','function':{'name':'f','arguments':'{\\\"a\\\":1}'}}]}",
+        "{'role':'assistant','content':'i','tool_calls':[{'id':'functions.f:0','type':"
+        "'function','function':{'name':'f','arguments':'{\\u0027a\\u0027:1}'}}]}"};
+    for (int i = 0; i < 2; i++) {
+        const struct chat *c = i ? f->kimi : f->k3;
+        struct turns *t = turns_open(1 << 20);
+        struct turns_turn turn = {.thinking = true, .calls = 1};
+        struct ids first = {0}, second = {0}, generated = {0};
+        struct text text = {0}, messages = {0};
+        render(c, t, "[{'role':'user','content':'Go'}]", &first, &turn.base);
+        expand(turns[i], &text);
+        tokenizer_encode_special(i ? f->kimi_vocabulary : f->tiny, text.data, text.n, &generated);
+        text_puts(&messages, "[{'role':'user','content':'Go'},");
+        text_puts(&messages, answers[i]);
+        text_puts(&messages, "]");
+        ids_append(&first, generated.data, generated.n);
+        for (int recorded = 0; recorded < 2; recorded++) {
+            second.n = 0;
+            render(c, t, messages.data, &second, NULL);
+            bool starts = second.n > first.n &&
+                          memcmp(second.data, first.data, first.n * sizeof *first.data) == 0;
+            assert_int_equal(starts, recorded);
+            turns_record(t, c, &turn, &generated);
+        }
+        turn.calls = 0; /* none was told: not kept */
+        size_t entries = turns_stats(t).entries;
+        turn.base.bytes[0]++;
+        turns_record(t, c, &turn, &generated);
+        assert_int_equal(turns_stats(t).entries, entries);
+        turns_close(t);
+        ids_free(&first);
+        ids_free(&second);
+        ids_free(&generated);
+        text_free(&text);
+        text_free(&messages);
+    }
 }
 
 static int set_up(void **state) {
@@ -477,6 +544,7 @@ int main(void) {
         cmocka_unit_test(ids_outside_the_vocabulary_are_not_loaded),
         cmocka_unit_test(a_file_of_false_heads_costs_no_square),
         cmocka_unit_test(the_keeper_saves_what_is_new_and_once_more_at_the_end),
+        cmocka_unit_test(turn_2_starts_with_turn_1_in_both_markups),
         cmocka_unit_test(a_turn_is_found_under_its_salt_prompt_and_message_alone),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);

@@ -114,6 +114,10 @@ def echo(rng, message):
         message["content"] = [{"type": "text", "text": message["content"]}]
     if not message.get("tool_calls") and rng.random() < 0.5:
         message["tool_calls"] = rng.choice([None, []])
+    if message.get("tool_calls") and rng.random() < 0.4:
+        message["tool_calls"] = [
+            {**t, "function": {**t["function"], "arguments": json.dumps(json.loads(t["function"]["arguments"]))}}
+            for t in message["tool_calls"]]
     message.update(rng.choice([{}, {"annotations": [], "refusal": None}, {"x_client": {"n": 1}}]))
     return message
 
@@ -193,9 +197,13 @@ class Replay(Case):
         result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "7"}
         messages[2] = result
         self.starts(prompt_of(messages, **fields), ids)
-        for name, arguments in (("find", '{"a":"xy","b": 1}'), ("find", '{"a":"xy"}'), ("found", '{"a":"xy","b":1}')):
+        for name, arguments in (("find", '{"a":"xy","b":1.0}'), ("find", '{"a":"xy"}'), ("found", '{"a":"xy","b":1}'),
+                                ("find", '{"b":1,"a":"xy"}'), ("find", '{"a":"xy","b":"1"}')):
             changed = {**answer["tool_calls"][0], "function": {"name": name, "arguments": arguments}}
             self.not_replayed([messages[0], {**answer, "tool_calls": [changed]}, result], ids, **fields)
+        # A client may have read and written the arguments: the prompt shows values, not their JSON.
+        dumped = {**answer["tool_calls"][0], "function": {"name": "find", "arguments": '{"a": "x\\u0079", "b": 1}'}}
+        self.starts(prompt_of([messages[0], {**answer, "tool_calls": [dumped]}, result], **fields), ids)
         # K3 writes no ids of calls: those that a client makes up change nothing.
         renamed = {**answer["tool_calls"][0], "id": "mine"}
         self.starts(prompt_of([messages[0], {**answer, "tool_calls": [renamed]}, {**result, "tool_call_id": "mine"}],

@@ -23,28 +23,19 @@ struct asked {
     const char *replay; /* what to answer with, or NULL */
     const struct tokenizer *tokenizer;
     size_t times, at;
-    struct text reasoning, content;
-    size_t calls;
+    struct text body; /* of the last one */
 };
 
-static bool answer(void *arg, const struct chat_turn *turn, struct ids *ids) {
+static bool answer(void *arg, const struct text *body, struct ids *ids) {
     struct asked *a = arg;
     a->times++;
     a->at = ids->n;
-    text_clear(&a->reasoning);
-    text_clear(&a->content);
-    text_append(&a->reasoning, turn->reasoning, turn->reasoning_bytes);
-    text_append(&a->content, turn->content, turn->content_bytes);
-    a->calls = json_array_size(turn->calls);
+    text_clear(&a->body);
+    text_append(&a->body, body->data, body->n);
     if (!a->replay)
         return false;
     encode(a->tokenizer, a->replay, ids);
     return true;
-}
-
-static void asked_free(struct asked *a) {
-    text_free(&a->reasoning);
-    text_free(&a->content);
 }
 
 static void render(const struct chat *c, const char *messages, bool thinking, struct asked *asked,
@@ -81,18 +72,74 @@ static void the_hook_stands_where_generation_began(void **state) {
         assert_int_equal(asked.at, first.n);
         assert_true(second.n > first.n);
         assert_memory_equal(second.data, first.data, first.n * sizeof *first.data);
-        assert_string_equal(asked.content.data, "AB");
-        assert_int_equal(asked.calls, 1);
-        assert_int_equal(asked.reasoning.n, thinking ? 1 : 0);
         /* A hook that knows nothing changes nothing. */
         render(c, next, thinking, NULL, &anew, NULL);
         assert_int_equal(anew.n, second.n);
         assert_memory_equal(anew.data, second.data, anew.n * sizeof *anew.data);
-        asked_free(&asked);
+        text_free(&asked.body);
         ids_free(&first);
         ids_free(&second);
         ids_free(&anew);
     }
+}
+
+static void bodies(const struct chat *c, bool thinking, const char *message, struct text *out) {
+    struct asked asked = {0};
+    struct ids ids = {0};
+    struct text messages = {0};
+    text_puts(&messages, "[" USER ",{'role':'assistant',");
+    text_puts(&messages, message);
+    text_puts(&messages, "}]");
+    render(c, messages.data, thinking, &asked, &ids, NULL);
+    text_clear(out);
+    text_append(out, asked.body.data, asked.body.n);
+    text_free(&asked.body);
+    text_free(&messages);
+    ids_free(&ids);
+}
+
+#define ASKS(id, name, arguments)                                                                  \
+    "'tool_calls':[{'id':'" id "','type':'function','function':{'name':'" name                     \
+    "','arguments':'" arguments "'}}]"
+
+/* Pairs of messages: those of a pair have one body, of different pairs another. */
+static void bodies_are_equal_exactly_where_the_prompts_are(void **state) {
+    const struct formats *f = *state;
+    static const char *const k3[][2] = {
+        {"'content':'A'", "'content':[{'type':'text','text':'A'}],'reasoning_content':' \\n'"},
+        {"'content':'A '", "'content':'A ','tool_calls':[]"},
+        {"'content':'','reasoning':'R'", "'content':null,'reasoning_content':'R','refusal':null"},
+        {"'content':'A','reasoning':'R'", "'content':'A','reasoning':'R','tool_calls':null"},
+        {"'content':'A','reasoning':'R '",
+         "'content':'A','reasoning_content':'R ','reasoning':'R'"},
+        {ASKS("x", "f", "{}"), "'content':''," ASKS("y", "f", " { } ")},
+        {ASKS("x", "g", "{}"), ASKS("x", "g", "{}")},
+        {ASKS("x", "f", "{\\\"a\\\":1,\\\"b\\\":\\\"\u00e9\\\"}"),
+         ASKS("x", "f", "{\\\"a\\\": 1, \\\"b\\\": \\\"\\\\u00e9\\\"}")},
+        {ASKS("x", "f", "{\\\"a\\\":1.0}"), ASKS("x", "f", "{\\\"a\\\" :1.0}")},
+        {ASKS("x", "f", "{\\\"a\\\":\\\"1\\\"}"), ASKS("x", "f", "{\\\"a\\\":\\\"1\\\"}")}};
+    static const char *const kimi[][2] = {
+        {"'content':'A'", "'content':'A','reasoning':'R'"},
+        {ASKS("x", "f", "{}"), ASKS("x", "g", "{}")}, /* the name is not written */
+        {ASKS("y", "f", "{}"), ASKS("y", "f", "{}")},
+        {ASKS("x", "f", "{ }"), ASKS("x", "f", "{ }")}};
+    struct text all[2][16] = {0}, other = {0};
+    for (int i = 0; i < 2; i++) {
+        const struct chat *c = i ? f->kimi : f->k3;
+        size_t n = i ? sizeof kimi / sizeof *kimi : sizeof k3 / sizeof *k3;
+        for (size_t k = 0; k < n; k++) {
+            bodies(c, true, i ? kimi[k][0] : k3[k][0], &all[i][k]);
+            bodies(c, true, i ? kimi[k][1] : k3[k][1], &other);
+            if (other.n != all[i][k].n || memcmp(other.data, all[i][k].data, other.n) != 0)
+                fail_msg("%s", i ? kimi[k][1] : k3[k][1]);
+            for (size_t m = 0; m < k; m++)
+                assert_false(all[i][m].n == other.n &&
+                             memcmp(all[i][m].data, other.data, other.n) == 0);
+        }
+        for (size_t k = 0; k < n; k++)
+            text_free(&all[i][k]);
+    }
+    text_free(&other);
 }
 
 static void replayed_ids_stand_in_the_prompt_and_show_in_its_text(void **state) {
@@ -120,8 +167,8 @@ static void replayed_ids_stand_in_the_prompt_and_show_in_its_text(void **state) 
     tokenizer_decode(f->kimi_vocabulary, ids.data, ids.n, false, &decoded);
     assert_string_equal(text.data, want.data);
     assert_string_equal(decoded.data, want.data);
-    asked_free(&k3);
-    asked_free(&kimi);
+    text_free(&k3.body);
+    text_free(&kimi.body);
     text_free(&text);
     text_free(&want);
     text_free(&decoded);
@@ -137,12 +184,13 @@ struct row {
 
 static void check_rows(const struct format *f, const struct row *rows, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        struct chat_turn_text read = {0};
+        struct text body = {0};
+        size_t calls;
         struct ids ids = {0};
         encode(f->tokenizer, rows[i].turn, &ids);
-        if (chat_turn_read(f->chat, rows[i].thinking, &ids, &read) != rows[i].good)
+        if (chat_turn_read(f->chat, rows[i].thinking, &ids, &body, &calls) != rows[i].good)
             fail_msg("%s: expected %s", rows[i].turn, rows[i].good ? "good" : "refused");
-        chat_turn_free(&read);
+        text_free(&body);
         ids_free(&ids);
     }
 }
@@ -231,15 +279,16 @@ static void only_ids_that_say_what_the_message_says_stand_for_it_kimi(void **sta
 static void white_space_beyond_the_bound_is_refused(void **state) {
     const struct formats *f = *state;
     for (size_t n = TURN_EXTRA_BYTES - 1; n <= TURN_EXTRA_BYTES + 1; n++) {
-        struct chat_turn_text read = {0};
+        struct text body = {0};
+        size_t calls;
         struct text text = {0};
         struct ids ids = {0};
         for (size_t i = 0; i < n; i++)
             text_puts(&text, "\n");
         expand("{/think}{response}Hi{/response}{/m}", &text);
         tokenizer_encode_special(f->tiny, text.data, text.n, &ids);
-        assert_int_equal(chat_turn_read(f->k3, true, &ids, &read), n <= TURN_EXTRA_BYTES);
-        chat_turn_free(&read);
+        assert_int_equal(chat_turn_read(f->k3, true, &ids, &body, &calls), n <= TURN_EXTRA_BYTES);
+        text_free(&body);
         text_free(&text);
         ids_free(&ids);
     }
@@ -275,7 +324,8 @@ static void random_text(uint64_t seed, uint64_t stream, struct text *out) {
 static void however_the_text_is_cut_the_turn_reads_as_itself(void **state) {
     const struct formats *f = *state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
-        struct chat_turn_text read = {0};
+        struct text body = {0};
+        size_t calls;
         struct text thought = {0}, said = {0};
         struct ids ids = {0};
         bool k3 = seed % 2;
@@ -290,13 +340,22 @@ static void however_the_text_is_cut_the_turn_reads_as_itself(void **state) {
             spell_badly(f->kimi_vocabulary, said.data, seed, &ids);
             encode(f->kimi_vocabulary, "{end}", &ids);
         }
-        if (!chat_turn_read(k3 ? f->k3 : f->kimi, true, &ids, &read))
+        if (!chat_turn_read(k3 ? f->k3 : f->kimi, true, &ids, &body, &calls))
             fail_msg("seed %" PRIu64, seed);
-        assert_int_equal(read.turn.content_bytes, said.n);
-        assert_memory_equal(read.turn.content, said.data, said.n);
-        assert_int_equal(read.turn.reasoning_bytes, k3 ? thought.n : 0);
-        assert_int_equal(read.turn.call_ids, !k3);
-        chat_turn_free(&read);
+        assert_int_equal(calls, 0);
+        /* The message that a client sends back has that body. */
+        struct text message = {0}, asked = {0};
+        text_puts(&message, "\"content\":\"");
+        jsontext_escape(&message, said.data, said.n);
+        text_puts(&message, "\",\"reasoning\":\"");
+        jsontext_escape(&message, thought.data, thought.n);
+        text_puts(&message, "\"");
+        bodies(k3 ? f->k3 : f->kimi, true, message.data, &asked);
+        assert_int_equal(asked.n, body.n);
+        assert_memory_equal(asked.data, body.data, body.n);
+        text_free(&message);
+        text_free(&asked);
+        text_free(&body);
         text_free(&thought);
         text_free(&said);
         ids_free(&ids);
@@ -306,6 +365,7 @@ static void however_the_text_is_cut_the_turn_reads_as_itself(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_hook_stands_where_generation_began),
+        cmocka_unit_test(bodies_are_equal_exactly_where_the_prompts_are),
         cmocka_unit_test(replayed_ids_stand_in_the_prompt_and_show_in_its_text),
         cmocka_unit_test(only_ids_that_say_what_the_message_says_stand_for_it_k3),
         cmocka_unit_test(only_ids_that_say_what_the_message_says_stand_for_it_kimi),
