@@ -105,8 +105,12 @@ weir_status tier_open_host(const struct tier_setup *s, uint64_t bytes, struct ti
  * for the same model is found again. WEIR_BAD_FILE names what cannot be made or opened. */
 weir_status tier_open_disk(const struct tier_setup *s, const char *directory, uint64_t bytes,
                            struct tier **out, weir_error *err);
-/* A Redis server: "redis://[:PASSWORD@]HOST[:PORT][/DB]". A server that does not answer at the
- * start is tried again later; WEIR_BAD_VALUE for a wrong address. */
+/* A Redis server that several processes may share: "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"
+ * (remote_address.h). A server that does not answer at the start is tried again later;
+ * WEIR_BAD_VALUE for a wrong address, WEIR_UNSUPPORTED for rediss:// or records that no Redis value
+ * can hold. Its records are everybody's: reset deletes none. It makes this process forget what it
+ * knew and load from then on only what it has stored since, until it is started anew; so after a
+ * reset no answer depends on anything older, whoever wrote it. */
 weir_status tier_open_remote(const struct tier_setup *s, const char *url, struct tier **out,
                              weir_error *err);
 

@@ -1,8 +1,9 @@
 # packages.sh: installs Debian packages that are missing, and only those. Sourced by demo and check.
 
 build_packages="gcc libc6-dev meson ninja-build pkg-config libevent-dev libssl-dev libjansson-dev
-    libcyaml-dev libyaml-dev libedit-dev libcmocka-dev"
-check_packages="clang libclang-rt-14-dev clang-format mandoc curl ca-certificates git procps prometheus"
+    libcyaml-dev libyaml-dev libedit-dev libcmocka-dev libhiredis-dev libxxhash-dev"
+check_packages="clang libclang-rt-14-dev clang-format mandoc curl ca-certificates git procps prometheus
+    redis-server"
 browser_packages="chromium fonts-dejavu-core"
 
 # Prints the packages of its arguments that are not installed.
