@@ -1,7 +1,8 @@
 # packages.sh: installs Debian packages that are missing, and only those. Sourced by demo and check.
 
 build_packages="gcc libc6-dev meson ninja-build pkg-config libevent-dev libssl-dev libjansson-dev
-    libcyaml-dev libyaml-dev libedit-dev libcmocka-dev libhiredis-dev libxxhash-dev"
+    libcyaml-dev libyaml-dev libedit-dev libcmocka-dev libhiredis-dev liburing-dev
+    libxxhash-dev"
 check_packages="clang libclang-rt-14-dev clang-format mandoc curl ca-certificates git procps prometheus
     redis-server"
 browser_packages="chromium fonts-dejavu-core"

@@ -1,0 +1,401 @@
+/* disk_io.c: cuts the jobs of the disk tier into pieces and puts them together again: packing,
+ * checksums, entries, results. Runs on the tier's own threads; disk.c gives the jobs.
+ * Invariant that bites: an entry is written after the last piece of its record, and a state's after
+ * all its pages, or a process killed in between publishes what is not there. */
+#include "cache/disk_io.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static enum disk_direction direction_of(const struct shelf_job *job) {
+    return job->task == TIER_STORE ? DISK_WRITE : DISK_READ;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * conditions */
+
+static void set_trouble(struct disk_mover *d, enum disk_direction which, int error) {
+    enum { TOLERATED = 3 }; /* one bad sector is no reason to leave the others unread */
+    struct disk_trouble *t = &d->trouble[which];
+    pthread_mutex_lock(&d->lane->lock);
+    bool begins = !t->on;
+    t->on = true;
+    t->failures++;
+    if (which == DISK_WRITE || t->failures >= TOLERATED)
+        t->until = clock_seconds() + d->pause;
+    if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+        d->full = true;
+    pthread_mutex_unlock(&d->lane->lock);
+    if (!begins)
+        return;
+    const char *why = error == ESTALE ? "its files were deleted" : strerror(error);
+    if (which == DISK_WRITE)
+        log_line(LOG_WARN,
+                 "disk cache %s: cannot write: %s; stores are declined and tried again "
+                 "every %g s",
+                 d->files->path, why, d->pause);
+    else
+        log_line(LOG_WARN,
+                 "disk cache %s: cannot read: %s; the records are dropped and computed "
+                 "again",
+                 d->files->path, why);
+}
+
+static void end_trouble(struct disk_mover *d, enum disk_direction which) {
+    struct disk_trouble *t = &d->trouble[which];
+    pthread_mutex_lock(&d->lane->lock);
+    bool ends = t->on;
+    *t = (struct disk_trouble){0};
+    pthread_mutex_unlock(&d->lane->lock);
+    if (ends)
+        log_line(LOG_INFO, "disk cache %s: %s again", d->files->path,
+                 which == DISK_WRITE ? "writes" : "reads");
+}
+
+bool disk_mover_may(struct disk_mover *d, enum disk_direction which) {
+    pthread_mutex_lock(&d->lane->lock);
+    bool may = clock_seconds() >= d->trouble[which].until;
+    pthread_mutex_unlock(&d->lane->lock);
+    return may;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * bytes */
+
+static size_t piece_bytes(const struct disk_mover *d, const struct shelf_part *p, uint32_t index,
+                          uint32_t *layer, uint32_t *layers) {
+    const struct disk_layout *l = &d->files->layout[p->kind];
+    *layer = index * l->piece_layers;
+    *layers = 0;
+    if (p->kind == SHELF_PAGE)
+        return l->unit_bytes;
+    uint32_t left = d->shape->layers - *layer;
+    *layers = left < l->piece_layers ? left : l->piece_layers;
+    return *layers * l->unit_bytes;
+}
+
+static void hash_piece(const struct disk_piece *p, const unsigned char *buffer, size_t n) {
+    XXH128_hash_t h = XXH3_128bits(buffer, n);
+    p->part->sums[p->index][0] = h.low64;
+    p->part->sums[p->index][1] = h.high64;
+}
+
+void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer) {
+    uint32_t layer, layers;
+    size_t n = piece_bytes(d, p->part, p->index, &layer, &layers), unit = n;
+    if (p->direction == DISK_READ)
+        return;
+    if (p->part->kind == SHELF_PAGE) {
+        memcpy(buffer, record_page(d->store, p->part->id), n);
+    } else {
+        unit = d->files->layout[SHELF_STATE].unit_bytes;
+        for (uint32_t i = 0; i < layers; i++)
+            record_pack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
+    }
+    memset(buffer + n, 0, p->span - n);
+    hash_piece(p, buffer, n);
+}
+
+static void unpack(struct disk_mover *d, const struct disk_piece *p, const unsigned char *buffer) {
+    uint32_t layer, layers;
+    size_t n = piece_bytes(d, p->part, p->index, &layer, &layers);
+    hash_piece(p, buffer, n);
+    if (p->part->kind == SHELF_PAGE) {
+        memcpy(record_page(d->store, p->part->id), buffer, n);
+        return;
+    }
+    size_t unit = d->files->layout[SHELF_STATE].unit_bytes;
+    for (uint32_t i = 0; i < layers; i++)
+        record_unpack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
+}
+
+/* Of all pieces in their order, and of what the record claims to be. */
+static void sum_of(const struct disk_mover *d, const struct shelf_part *p, uint64_t out[2]) {
+    struct {
+        struct cache_key key;
+        uint32_t kind, position;
+        XXH64_hash_t low, high;
+    } all = {p->key, (uint32_t)p->kind, p->position, 0, 0};
+    XXH128_hash_t h = XXH3_128bits(p->sums, d->files->layout[p->kind].pieces * sizeof *p->sums);
+    all.low = h.low64;
+    all.high = h.high64;
+    h = XXH3_128bits(&all, sizeof all);
+    out[0] = h.low64;
+    out[1] = h.high64;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * jobs */
+
+/* Everything that has to be on disk before the first byte of a record is. */
+static int prepare_store(struct disk_mover *d, struct shelf_job *job) {
+    if (disk_files_gone(d->files))
+        return ESTALE;
+    for (uint32_t i = 0; i < job->n_give_back; i++) {
+        int e = disk_place_give_back(d->files, job->give_back[i].kind, job->give_back[i].place);
+        if (e && e != EOPNOTSUPP)
+            return e;
+    }
+    for (uint32_t i = 0; i < job->n_parts; i++) {
+        struct shelf_part *p = &job->parts[i];
+        int e = p->moving ? disk_place_prepare(d->files, p->kind, p->place) : 0;
+        if (e)
+            return e;
+    }
+    return 0;
+}
+
+static void prepare(struct disk_mover *d, struct shelf_job *job) {
+    size_t pieces = 0;
+    for (uint32_t i = 0; i < job->n_parts; i++)
+        if (job->parts[i].moving)
+            pieces += d->files->layout[job->parts[i].kind].pieces;
+    job->sums = calloc(pieces, sizeof *job->sums);
+    int e = !job->sums ? ENOMEM : job->task == TIER_STORE ? prepare_store(d, job) : 0;
+    if (e) { /* every part has TIER_FAILED for an outcome */
+        set_trouble(d, direction_of(job), e);
+        lane_done(d->lane, job);
+        return;
+    }
+    uint64_t(*sums)[2] = job->sums;
+    for (uint32_t i = 0; i < job->n_parts; i++) {
+        struct shelf_part *p = &job->parts[i];
+        p->left = p->moving ? d->files->layout[p->kind].pieces : 0;
+        p->sums = sums;
+        sums += p->left;
+    }
+    job->left = (uint32_t)pieces;
+    job->next = NULL;
+    enum disk_direction which = direction_of(job);
+    pthread_mutex_lock(&d->lane->lock);
+    *d->ready_end[which] = job;
+    d->ready_end[which] = &job->next;
+    pthread_cond_broadcast(&d->lane->wake);
+    pthread_mutex_unlock(&d->lane->lock);
+}
+
+/* The next piece of a ready job; the lane is locked. */
+static bool cut(struct disk_mover *d, enum disk_direction which, struct disk_piece *out) {
+    struct shelf_job *job = d->ready[which];
+    if (!job)
+        return false;
+    while (!job->parts[job->next_part].moving)
+        job->next_part++;
+    struct shelf_part *p = &job->parts[job->next_part];
+    const struct disk_layout *l = &d->files->layout[p->kind];
+    *out =
+        (struct disk_piece){.job = job,
+                            .part = p,
+                            .index = job->next_piece,
+                            .direction = which,
+                            .skip = job->error != 0,
+                            .fd = d->files->data[p->kind],
+                            .offset = p->place * l->place_bytes + job->next_piece * l->piece_span,
+                            .span = l->piece_span};
+    if (++job->next_piece == l->pieces) {
+        job->next_piece = 0;
+        job->next_part++;
+        while (job->next_part < job->n_parts && !job->parts[job->next_part].moving)
+            job->next_part++;
+    }
+    if (job->next_part == job->n_parts) { /* all handed out: it lives on in its pieces */
+        d->ready[which] = job->next;
+        if (!d->ready[which])
+            d->ready_end[which] = &d->ready[which];
+    }
+    return true;
+}
+
+static void write_notes(struct disk_mover *d, struct disk_notes *all) {
+    for (struct disk_notes *n = all, *next; n; n = next) {
+        next = n->next;
+        /* No result: an order of use is a hint, and stores tell of a disk that does not work. */
+        for (uint32_t i = 0; i < n->n; i++)
+            disk_use_write(d->files, n->note[i].kind, n->note[i].place, n->note[i].use);
+        if (n->floor)
+            disk_floor_write(d->files, n->floor);
+        free(n);
+    }
+}
+
+bool disk_next(struct disk_mover *d, bool wait, struct disk_piece *out) {
+    struct shelf_lane *l = d->lane;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        struct shelf_job *job = l->todo;
+        struct disk_notes *notes = NULL;
+        if (job) {
+            l->todo = job->next;
+            if (!l->todo)
+                l->todo_end = &l->todo;
+        } else if (cut(d, DISK_READ, out) || cut(d, DISK_WRITE, out)) {
+            pthread_mutex_unlock(&l->lock);
+            return true;
+        } else if (wait && d->notes) {
+            notes = d->notes;
+            d->notes = NULL;
+        } else if (!wait || l->closing) {
+            pthread_mutex_unlock(&l->lock);
+            return false;
+        } else {
+            pthread_cond_wait(&l->wake, &l->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&l->lock);
+        if (job)
+            prepare(d, job);
+        else
+            write_notes(d, notes);
+        pthread_mutex_lock(&l->lock);
+    }
+}
+
+static void end_part(struct disk_mover *d, struct shelf_job *job, struct shelf_part *p) {
+    uint64_t sum[2];
+    if (p->error)
+        return; /* TIER_FAILED from the start */
+    sum_of(d, p, sum);
+    if (job->task == TIER_LOAD) {
+        p->outcome = memcmp(sum, p->sum, sizeof sum) != 0 ? TIER_DAMAGED : TIER_OK;
+        /* Not to be found again after a restart; nobody else has the place as yet. */
+        if (p->outcome == TIER_DAMAGED)
+            disk_entry_clear(d->files, p->kind, p->place);
+        return;
+    }
+    memcpy(p->sum, sum, sizeof sum);
+    const struct disk_entry e = {.key = p->key,
+                                 .kind = (uint32_t)p->kind,
+                                 .position = p->position,
+                                 .generation = atomic_fetch_add(&d->generation, 1) + 1,
+                                 .sum = {sum[0], sum[1]},
+                                 .use = p->use};
+    p->error = disk_entry_write(d->files, p->place, &e);
+    p->outcome = p->error ? TIER_FAILED : TIER_OK;
+}
+
+static void end_job(struct disk_mover *d, struct shelf_job *job) {
+    int error = job->error;
+    for (uint32_t i = 0; i < job->n_parts; i++) {
+        struct shelf_part *p = &job->parts[i];
+        if (!p->moving)
+            continue;
+        if (p->kind == SHELF_STATE && job->task == TIER_STORE && !error)
+            end_part(d, job, p);
+        error = error ? error : p->error;
+    }
+    if (error)
+        set_trouble(d, direction_of(job), error);
+    else
+        end_trouble(d, direction_of(job));
+    lane_done(d->lane, job);
+}
+
+void disk_end(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer, int error) {
+    if (p->direction == DISK_READ && !error)
+        unpack(d, p, buffer);
+    pthread_mutex_lock(&d->lane->lock);
+    if (error && !p->part->error)
+        p->part->error = error;
+    if (error && !p->job->error)
+        p->job->error = error;
+    bool part_ends = --p->part->left == 0;
+    pthread_mutex_unlock(&d->lane->lock);
+    if (part_ends && (p->part->kind == SHELF_PAGE || p->direction == DISK_READ))
+        end_part(d, p->job, p->part);
+    pthread_mutex_lock(&d->lane->lock);
+    bool job_ends = --p->job->left == 0;
+    pthread_mutex_unlock(&d->lane->lock);
+    if (job_ends)
+        end_job(d, p->job);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * threads */
+
+unsigned char *disk_buffers(const struct disk_mover *d, uint32_t count) {
+    void *p = NULL;
+    return posix_memalign(&p, DISK_ALIGN, d->buffer_bytes * count) == 0 ? p : NULL;
+}
+
+static int move_blocking(const struct disk_piece *p, unsigned char *buffer) {
+    for (size_t at = 0; at < p->span;) {
+        ssize_t n = p->direction == DISK_READ
+                        ? pread(p->fd, buffer + at, p->span - at, (off_t)(p->offset + at))
+                        : pwrite(p->fd, buffer + at, p->span - at, (off_t)(p->offset + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : p->direction == DISK_READ ? EIO : ENOSPC;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+void *disk_blocking_run(void *arg) {
+    struct disk_mover *d = arg;
+    struct disk_piece p;
+    unsigned char *buffer = NULL;
+    while (disk_next(d, true, &p)) {
+        buffer = buffer ? buffer : disk_buffers(d, 1);
+        int error = p.skip ? ECANCELED : buffer ? 0 : ENOMEM;
+        if (!error) {
+            disk_begin(d, &p, buffer);
+            error = move_blocking(&p, buffer);
+        }
+        disk_end(d, &p, buffer, error);
+    }
+    free(buffer);
+    return NULL;
+}
+
+bool disk_mover_open(struct disk_mover *d) {
+    /* Of each thread: enough to keep a fast disk busy while other pieces are packed and hashed. */
+    const size_t buffers_bytes = (size_t)32 << 20;
+    for (int k = 0; k < SHELF_KINDS; k++) {
+        if (d->files->layout[k].piece_span > d->buffer_bytes)
+            d->buffer_bytes = d->files->layout[k].piece_span;
+    }
+    for (int i = 0; i < DISK_DIRECTIONS; i++)
+        d->ready_end[i] = &d->ready[i];
+    d->buffers = (uint32_t)(buffers_bytes / d->buffer_bytes);
+    d->buffers = d->buffers < 4 ? 4 : d->buffers > 32 ? 32 : d->buffers;
+    if (d->way != DISK_THREADS)
+        d->way = disk_ring_works() ? DISK_RING : DISK_THREADS;
+    uint32_t n = d->way == DISK_THREADS ? DISK_MAX_THREADS : cpu_count() > 1 ? 2 : 1;
+    void *(*run)(void *) = d->way == DISK_THREADS ? disk_blocking_run : disk_ring_run;
+    while (d->n_threads < n && lane_thread(&d->thread[d->n_threads], run, d))
+        d->n_threads++;
+    return d->n_threads > 0;
+}
+
+void disk_mover_close(struct disk_mover *d) {
+    lane_stop(d->lane);
+    for (uint32_t i = 0; i < d->n_threads; i++)
+        pthread_join(d->thread[i], NULL);
+    write_notes(d, d->notes);
+    d->notes = NULL;
+}
+
+void disk_mover_note(struct disk_mover *d, struct disk_notes *notes) {
+    pthread_mutex_lock(&d->lane->lock);
+    struct disk_notes **end = &d->notes;
+    while (*end)
+        end = &(*end)->next;
+    *end = notes;
+    notes->next = NULL;
+    pthread_cond_signal(&d->lane->wake);
+    pthread_mutex_unlock(&d->lane->lock);
+}
+
+bool disk_mover_noting(struct disk_mover *d) {
+    pthread_mutex_lock(&d->lane->lock);
+    bool noting = d->notes != NULL;
+    pthread_mutex_unlock(&d->lane->lock);
+    return noting;
+}

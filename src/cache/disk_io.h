@@ -1,0 +1,94 @@
+/* disk_io.h: the threads of the disk tier. They cut jobs into pieces, loads first, and move several
+ * pieces at a time: through io_uring, or each thread one with pread and pwrite. Inside of the cache
+ * room. */
+#ifndef WEIR_CACHE_DISK_IO_H
+#define WEIR_CACHE_DISK_IO_H
+
+#include "cache/disk_file.h"
+#include "cache/shelf_job.h"
+
+#include <stdatomic.h>
+
+enum disk_way { DISK_AUTO, DISK_RING, DISK_THREADS };
+enum disk_direction { DISK_READ, DISK_WRITE, DISK_DIRECTIONS };
+enum { DISK_MAX_THREADS = 8 };
+
+/* A direction that does not work at present. */
+struct disk_trouble {
+    bool on;
+    uint32_t failures; /* one after another */
+    double until;      /* no new attempt before (clock_seconds) */
+};
+
+/* The engine's wish to have something written that is no move. */
+struct disk_note {
+    enum shelf_kind kind;
+    uint32_t place;
+    uint64_t use;
+};
+struct disk_notes {
+    struct disk_notes *next;
+    uint64_t floor; /* 0: as it is */
+    uint32_t n;
+    struct disk_note note[];
+};
+
+struct disk_mover {
+    struct disk_files *files;
+    const struct cache_store *store;
+    const struct record_shape *shape;
+    struct shelf_lane *lane;
+    enum disk_way way;
+    double pause;
+    size_t buffer_bytes;
+    uint32_t buffers;            /* of each thread */
+    _Atomic uint64_t generation; /* the last one given out */
+
+    /* Under the lane's lock. */
+    struct shelf_job *ready[DISK_DIRECTIONS], **ready_end[DISK_DIRECTIONS];
+    struct disk_trouble trouble[DISK_DIRECTIONS];
+    bool full; /* no space was left; the engine's thread clears it */
+    struct disk_notes *notes;
+
+    pthread_t thread[DISK_MAX_THREADS];
+    uint32_t n_threads;
+};
+
+/* files, store, shape, lane, way, pause and generation are set. Chooses the way and starts the
+ * threads. False: not even one could be had. */
+bool disk_mover_open(struct disk_mover *d);
+/* Lets the threads finish what was given to the lane, and ends them. */
+void disk_mover_close(struct disk_mover *d);
+/* Takes the notes; they are written when there is nothing else to do. */
+void disk_mover_note(struct disk_mover *d, struct disk_notes *notes);
+bool disk_mover_noting(struct disk_mover *d); /* notes wait to be written */
+/* May a job of this direction be tried now? */
+bool disk_mover_may(struct disk_mover *d, enum disk_direction which);
+
+/* For the two ways: a piece of a part, to be moved between a buffer and [offset, offset + span) of
+ * a file. */
+struct disk_piece {
+    struct shelf_job *job;
+    struct shelf_part *part;
+    uint32_t index;
+    enum disk_direction direction;
+    bool skip; /* the job has failed already: only to be ended */
+    int fd;
+    uint64_t offset;
+    size_t span;
+};
+/* False: nothing to do now, or (wait) the tier is being closed. */
+bool disk_next(struct disk_mover *d, bool wait, struct disk_piece *out);
+/* Fills the buffer of a piece to be written, DISK_ALIGN aligned and buffer_bytes long. */
+void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer);
+/* The transfer has ended with 0 or an errno. */
+void disk_end(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer, int error);
+/* `count` buffers in one block, freed with free(); NULL without memory. */
+unsigned char *disk_buffers(const struct disk_mover *d, uint32_t count);
+
+void *disk_blocking_run(void *mover);
+/* disk_ring.c */
+bool disk_ring_works(void);       /* does the kernel let this process use it? */
+void *disk_ring_run(void *mover); /* falls back to blocking where it gets no ring or memory */
+
+#endif
