@@ -241,6 +241,7 @@ class Replay(Case):
         ids = spelled(random.Random(3), text)
         before = self.counters()["entries"]
         for fields in ({"max_tokens": len(ids) - 1}, {"stop": [" runs"]}, {"stop": ["runs"], "stream": True},
+                       {"stop": ["runs", "runs away"]},
                        {"include_reasoning": False}, {"ignore_eos": True}):
             body = {"messages": HELLO, "weir_output_ids": ids, "max_tokens": len(ids), **fields}
             stream(CHAT, body) if "stream" in fields else post(CHAT, body)
