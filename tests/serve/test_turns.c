@@ -130,7 +130,7 @@ static void a_turn_above_the_bound_is_not_kept_and_drops_nothing(void **state) {
 
 static void *churn(void *arg) {
     struct turns *t = arg;
-    for (uint32_t i = 0; i < 4000; i++) {
+    for (uint32_t i = 0; i < 1000; i++) {
         struct turns_key k = key(i % 61);
         put(t, i % 61, 20);
         has(t, i * 7 % 61, 20);
@@ -144,14 +144,14 @@ static void threads_may_put_take_and_save_at_once(void **state) {
     close(mkstemp(path));
     struct turns *t = turns_open(30 * entry_bytes(20));
     pthread_t threads[3];
-    assert_true(turns_keep(t, path, 0.001));
+    assert_true(turns_keep(t, path, 0.01));
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, churn, t), 0);
     for (size_t i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
     struct turns_stats s = turns_stats(t);
     assert_true(s.entries > 0 && s.entries <= 30 && s.bytes <= s.limit_bytes);
-    assert_int_equal(s.hits + s.misses, 12000);
+    assert_int_equal(s.hits + s.misses, 3000);
     turns_close(t);
     unlink(path);
 }
