@@ -3,6 +3,7 @@
 #include "tests/cache/remote_rig.h"
 
 #include <signal.h>
+#include <time.h>
 
 static struct rig_server server;
 
@@ -399,6 +400,25 @@ static void after_a_reset_only_what_was_stored_since_is_loaded(void **state) {
     rig_close(&b);
 }
 
+static void a_reset_counts_for_the_probe_under_way(void **state) {
+    struct rig a;
+    struct rig_move m;
+    rig_open(&a, 'a', server.port);
+    assert_int_equal(rig_run(&a, TIER_STORE, 1, 3, true), TIER_OK);
+    rig_close(&a);
+    rig_open(&a, 'a', server.port);
+    kill(server.pid, SIGSTOP);
+    rig_move_make(&a, &m, TIER_PROBE, 1, 3, true, 0, 0);
+    a.tier->submit(a.tier, &m.move);
+    nanosleep(&(struct timespec){.tv_nsec = 200 * 1000000}, NULL); /* it has been sent by now */
+    a.tier->reset(a.tier);
+    kill(server.pid, SIGCONT);
+    rig_wait(&a, 1);
+    assert_int_equal(m.move.result, TIER_OK);
+    assert_true(rig_all_are(&a, 1, 3, true, TIER_ABSENT));
+    rig_close(&a);
+}
+
 static long long touches(void) {
     redisReply *r = rig_do(&server, "INFO commandstats");
     const char *at = strstr(r->str, "cmdstat_touch:calls=");
@@ -465,6 +485,7 @@ int main(void) {
         CASE(many_moves_at_once_all_end_right),
         CASE(a_probe_of_many_keys_knows_each),
         CASE(after_a_reset_only_what_was_stored_since_is_loaded),
+        CASE(a_reset_counts_for_the_probe_under_way),
         CASE(the_server_hears_of_use_once_in_a_while),
         CASE(stores_that_wait_are_made_before_it_closes),
         CASE(a_connection_closed_while_idle_is_replaced_without_a_word),

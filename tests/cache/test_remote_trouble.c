@@ -147,13 +147,29 @@ static void restarted_server_has_lost_what_was_known(void **state) {
     rig_server_stop(&server, SIGKILL);
 }
 
+/* Probes of prefixes 1..8 at the same time, so that every connection is used. */
+static void probe_eight(struct rig *a) {
+    static struct rig_move move[8];
+    for (unsigned i = 0; i < 8; i++) {
+        rig_move_make(a, &move[i], TIER_PROBE, 1 + i, 4, true, 0, 0);
+        a->tier->submit(a->tier, &move[i].move);
+    }
+    rig_wait(a, 8);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(move[i].move.result, TIER_OK);
+}
+
+/* Connections of before are not used any more, even if the server still has them open. */
 static void frozen_server_ends_moves_within_the_limit(void **state) {
     struct rig_server server;
     struct rig a;
     rig_log_begin();
     rig_server_start(&server, 0, NULL);
     rig_open_short(&a, 'a', server.port);
-    assert_int_equal(rig_run(&a, TIER_STORE, 1, 4, true), TIER_OK);
+    for (uint64_t i = 1; i <= 8; i++)
+        assert_int_equal(rig_run(&a, TIER_STORE, i, 4, true), TIER_OK);
+    for (unsigned i = 0; i < 20; i++)
+        probe_eight(&a);
     kill(server.pid, SIGSTOP);
     const uint64_t start = clock_ns();
     assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_FAILED);
@@ -161,8 +177,9 @@ static void frozen_server_ends_moves_within_the_limit(void **state) {
     assert_int_equal(rig_log_count("no answer within the time limit"), 1);
     kill(server.pid, SIGCONT);
     rig_wait_up(&a, true);
-    assert_int_equal(rig_run(&a, TIER_PROBE, 1, 4, true), TIER_OK);
-    assert_true(rig_all_are(&a, 1, 4, true, TIER_PRESENT));
+    probe_eight(&a);
+    for (uint64_t i = 1; i <= 8; i++)
+        assert_true(rig_all_are(&a, i, 4, true, TIER_PRESENT));
     assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_OK);
     assert_true(rig_loaded(&a, 1, 4, true));
     rig_close(&a);
