@@ -19,6 +19,7 @@ struct disk_tier {
     struct disk_mover mover;
     double note_every, noted_at, grow_at;
     uint64_t noted_use; /* what was used before is on disk */
+    bool reopening;     /* no jobs are given meanwhile */
     bool small;         /* the shelf was shrunk because the disk was full */
 };
 
@@ -43,9 +44,14 @@ static void disk_submit(struct tier *t, struct tier_move *m) {
         d->small = false;
         shelf_grow(d->shelf);
     }
-    if (m->task == TIER_STORE && !disk_mover_may(&d->mover, DISK_WRITE))
+    if (m->task == TIER_STORE && !d->reopening && !d->lane.open && disk_mover_gone(&d->mover)) {
+        d->reopening = true;
+        disk_mover_reopen(&d->mover);
+    }
+    bool off = d->reopening || disk_mover_gone(&d->mover);
+    if (m->task == TIER_STORE && (off || !disk_mover_may(&d->mover, DISK_WRITE)))
         lane_end(&d->lane, m, TIER_DECLINED);
-    else if (m->task == TIER_LOAD && !disk_mover_may(&d->mover, DISK_READ))
+    else if (m->task == TIER_LOAD && (d->reopening || !disk_mover_may(&d->mover, DISK_READ)))
         lane_end(&d->lane, m, TIER_FAILED);
     else
         lane_submit(&d->lane, d->shelf, m);
@@ -80,6 +86,12 @@ static struct tier_move *disk_collect(struct tier *t) {
                  "disk cache %s: a record does not match its checksum; such records are "
                  "dropped (said once, counted in the metrics)",
                  d->files.path);
+    bool fresh;
+    if (disk_mover_reopened(&d->mover, &fresh)) {
+        d->reopening = false;
+        if (fresh)
+            shelf_forget(d->shelf);
+    }
     double now = clock_seconds();
     pthread_mutex_lock(&d->lane.lock);
     bool full = d->mover.full;

@@ -290,6 +290,22 @@ static weir_status open_set(struct disk_files *f, int dir, weir_error *err) {
     return st;
 }
 
+static weir_status open_path(struct disk_files *f, weir_error *err) {
+    f->lock = -1;
+    for (int k = 0; k < SHELF_KINDS; k++)
+        f->data[k] = f->table[k] = -1;
+    weir_status st = make_directory(f->path, err);
+    if (st == WEIR_OK)
+        st = take_lock(f, err);
+    if (st != WEIR_OK)
+        return st;
+    int dir = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    st = dir < 0 ? cannot(err, f->path, "open") : open_set(f, dir, err);
+    if (dir >= 0)
+        close(dir);
+    return st;
+}
+
 weir_status disk_files_open(struct disk_files *f, const struct tier_setup *setup,
                             const char *directory, weir_error *err) {
     char hex[CACHE_KEY_HEX];
@@ -308,21 +324,13 @@ weir_status disk_files_open(struct disk_files *f, const struct tier_setup *setup
     f->path = file_join(directory, hex);
     if (!f->path)
         return weir_fail(err, WEIR_NO_MEMORY, directory, "no memory");
-    weir_status st = make_directory(f->path, err);
-    if (st == WEIR_OK)
-        st = take_lock(f, err);
-    if (st == WEIR_OK) {
-        int dir = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        st = dir < 0 ? cannot(err, f->path, "open") : open_set(f, dir, err);
-        if (dir >= 0)
-            close(dir);
-    }
+    weir_status st = open_path(f, err);
     if (st != WEIR_OK)
         disk_files_close(f);
     return st;
 }
 
-void disk_files_close(struct disk_files *f) {
+static void close_all(struct disk_files *f) {
     for (int k = 0; k < SHELF_KINDS; k++) {
         if (f->data[k] >= 0)
             close(f->data[k]);
@@ -333,8 +341,21 @@ void disk_files_close(struct disk_files *f) {
     if (f->lock >= 0)
         close(f->lock);
     f->lock = -1;
+}
+
+void disk_files_close(struct disk_files *f) {
+    close_all(f);
     free(f->path);
     f->path = NULL;
+}
+
+weir_status disk_files_reopen(struct disk_files *f, weir_error *err) {
+    struct disk_files fresh = *f;
+    weir_status st = open_path(&fresh, err);
+    close_all(st == WEIR_OK ? f : &fresh);
+    if (st == WEIR_OK)
+        *f = fresh;
+    return st;
 }
 
 bool disk_files_gone(const struct disk_files *f) {

@@ -52,6 +52,9 @@ struct disk_layout disk_layout_of(const struct record_shape *shape, enum shelf_k
 weir_status disk_files_open(struct disk_files *f, const struct tier_setup *setup,
                             const char *directory, weir_error *err);
 void disk_files_close(struct disk_files *f);
+/* The files were deleted: makes new ones in the same place, which hold nothing. On failure all
+ * stays as it was. Nobody else may use f meanwhile. */
+weir_status disk_files_reopen(struct disk_files *f, weir_error *err);
 /* Puts what the tables hold in places that the shelf has onto it, empty as it is: the records used
  * last as far as the budget goes, and gives the bytes of all other places back. *generation: the
  * largest seen. */

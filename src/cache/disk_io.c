@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -31,6 +32,7 @@ static void set_trouble(struct disk_mover *d, enum disk_direction which, int err
         t->until = clock_seconds() + d->pause;
     if (error == ENOSPC || error == EDQUOT || error == EFBIG)
         d->full = true;
+    d->gone |= error == ESTALE && which == DISK_WRITE;
     pthread_mutex_unlock(&d->lane->lock);
     if (!begins)
         return;
@@ -224,6 +226,28 @@ static void write_notes(struct disk_mover *d, struct disk_notes *all) {
     }
 }
 
+/* Two threads may come here: the first has work to do. */
+static void reopen(struct disk_mover *d) {
+    weir_error err;
+    pthread_mutex_lock(&d->lane->lock);
+    bool mine = d->reopen == DISK_REOPEN;
+    if (mine)
+        d->reopen = DISK_STAYS;
+    pthread_mutex_unlock(&d->lane->lock);
+    if (!mine)
+        return;
+    bool ok = disk_files_reopen(d->files, &err) == WEIR_OK;
+    if (ok)
+        end_trouble(d, DISK_WRITE);
+    pthread_mutex_lock(&d->lane->lock);
+    d->gone = !ok;
+    d->reopen = ok ? DISK_REOPENED : DISK_NOT_REOPENED;
+    if (!ok)
+        d->trouble[DISK_WRITE].until = clock_seconds() + d->pause;
+    pthread_mutex_unlock(&d->lane->lock);
+    d->lane->notify(d->lane->notify_arg);
+}
+
 bool disk_next(struct disk_mover *d, bool wait, struct disk_piece *out) {
     struct shelf_lane *l = d->lane;
     pthread_mutex_lock(&l->lock);
@@ -237,6 +261,11 @@ bool disk_next(struct disk_mover *d, bool wait, struct disk_piece *out) {
         } else if (cut(d, DISK_READ, out) || cut(d, DISK_WRITE, out)) {
             pthread_mutex_unlock(&l->lock);
             return true;
+        } else if (wait && d->reopen == DISK_REOPEN) {
+            pthread_mutex_unlock(&l->lock);
+            reopen(d);
+            pthread_mutex_lock(&l->lock);
+            continue;
         } else if (wait && d->notes) {
             notes = d->notes;
             d->notes = NULL;
@@ -319,8 +348,13 @@ void disk_end(struct disk_mover *d, const struct disk_piece *p, unsigned char *b
  * threads */
 
 unsigned char *disk_buffers(const struct disk_mover *d, uint32_t count) {
+    const size_t huge = (size_t)2 << 20, bytes = d->buffer_bytes * count;
     void *p = NULL;
-    return posix_memalign(&p, DISK_ALIGN, d->buffer_bytes * count) == 0 ? p : NULL;
+    if (posix_memalign(&p, bytes < huge ? DISK_ALIGN : huge, bytes) != 0)
+        return NULL;
+    if (bytes >= huge) /* the kernel pins whole pages for each transfer: fewer are cheaper */
+        madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
 }
 
 static int move_blocking(const struct disk_piece *p, unsigned char *buffer) {
@@ -398,4 +432,28 @@ bool disk_mover_noting(struct disk_mover *d) {
     bool noting = d->notes != NULL;
     pthread_mutex_unlock(&d->lane->lock);
     return noting;
+}
+
+bool disk_mover_gone(struct disk_mover *d) {
+    pthread_mutex_lock(&d->lane->lock);
+    bool gone = d->gone && clock_seconds() >= d->trouble[DISK_WRITE].until;
+    pthread_mutex_unlock(&d->lane->lock);
+    return gone;
+}
+
+void disk_mover_reopen(struct disk_mover *d) {
+    pthread_mutex_lock(&d->lane->lock);
+    d->reopen = DISK_REOPEN;
+    pthread_cond_signal(&d->lane->wake);
+    pthread_mutex_unlock(&d->lane->lock);
+}
+
+bool disk_mover_reopened(struct disk_mover *d, bool *ok) {
+    pthread_mutex_lock(&d->lane->lock);
+    bool ended = d->reopen == DISK_REOPENED || d->reopen == DISK_NOT_REOPENED;
+    *ok = d->reopen == DISK_REOPENED;
+    if (ended)
+        d->reopen = DISK_STAYS;
+    pthread_mutex_unlock(&d->lane->lock);
+    return ended;
 }

@@ -49,6 +49,8 @@ struct disk_mover {
     struct disk_trouble trouble[DISK_DIRECTIONS];
     bool full; /* no space was left; the engine's thread clears it */
     struct disk_notes *notes;
+    bool gone; /* the files were deleted */
+    enum disk_reopen { DISK_STAYS, DISK_REOPEN, DISK_REOPENED, DISK_NOT_REOPENED } reopen;
 
     pthread_t thread[DISK_MAX_THREADS];
     uint32_t n_threads;
@@ -62,6 +64,12 @@ void disk_mover_close(struct disk_mover *d);
 /* Takes the notes; they are written when there is nothing else to do. */
 void disk_mover_note(struct disk_mover *d, struct disk_notes *notes);
 bool disk_mover_noting(struct disk_mover *d); /* notes wait to be written */
+/* Have the files been deleted, and may making new ones be tried now? Then it is tried while the
+ * engine gives no jobs, and notify is called. */
+bool disk_mover_gone(struct disk_mover *d);
+void disk_mover_reopen(struct disk_mover *d);
+/* Whether it has ended, once; *ok: the new files hold nothing. */
+bool disk_mover_reopened(struct disk_mover *d, bool *ok);
 /* May a job of this direction be tried now? */
 bool disk_mover_may(struct disk_mover *d, enum disk_direction which);
 

@@ -413,6 +413,17 @@ void shelf_grow(struct shelf *s) {
     s->limit = s->budget;
 }
 
+void shelf_forget(struct shelf *s) {
+    enum shelf_kind kind;
+    uint32_t place;
+    shelf_reset(s);
+    shelf_shrink(s);
+    while (shelf_give_back(s, &kind, &place))
+        shelf_given_back(s, kind, place);
+    WEIR_ASSERT(s->backed_bytes == 0);
+    shelf_grow(s);
+}
+
 bool shelf_give_back(struct shelf *s, enum shelf_kind *kind, uint32_t *place) {
     for (int k = 0; k < SHELF_KINDS; k++) {
         struct shelf_record *r = pop(&s->kind[k].leaving);

@@ -260,6 +260,7 @@ void lane_submit(struct shelf_lane *l, struct shelf *s, struct tier_move *m) {
     }
     if (m->task == TIER_STORE)
         l->storing_bytes += job->bytes;
+    l->open++;
     lane_give(l, job);
 }
 
@@ -275,6 +276,7 @@ struct tier_move *lane_collect(struct shelf_lane *l, struct shelf *s) {
         if (m->task == TIER_STORE)
             l->storing_bytes -= job->bytes;
         job_close(l, s, job);
+        l->open--;
         m->next = NULL;
         *l->ended_end = m;
         l->ended_end = &m->next;

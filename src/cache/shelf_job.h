@@ -59,6 +59,7 @@ struct shelf_lane {
     struct tier_move *ended; /* moves that needed no job; the engine's thread alone */
     struct tier_move **ended_end;
     bool closing;
+    uint32_t open;    /* jobs not yet collected; likewise */
     uint64_t damaged; /* records dropped; likewise */
     uint64_t most_storing_bytes;
     uint64_t storing_bytes; /* of stores not yet collected; likewise */

@@ -28,7 +28,7 @@ static int set_up(void **state) {
 
 static void run(const char *format, const char *dir) {
     char command[256];
-    snprintf(command, sizeof command, format, dir);
+    snprintf(command, sizeof command, format, dir, dir);
     if (system(command) != 0)
         fail_msg("%s", command);
 }
@@ -643,22 +643,46 @@ static void a_disk_that_cannot_be_read_is_left_alone_for_a_while(void **state) {
     case_close(&c);
 }
 
-static void a_deleted_directory_stops_stores_and_nothing_else(void **state) {
+static void a_deleted_directory_stops_stores_until_it_can_be_made_anew(void **state) {
     struct ground *g = *state;
     struct tier_case c;
     case_small(&c);
     log_begin();
-    struct tier *t = open_disk(g, &c, 100 * PLACE);
+    struct tier *t = open_disk(g, &c, 6 * PLACE);
     assert_int_equal(case_store(&c, t, 0, 4, 3, true), TIER_OK);
-    run("rm -rf %s", g->dir);
+    run("rm -rf %s && touch %s", g->dir); /* and nothing can be made there */
     enum tier_result store = case_store(&c, t, 10, 1, 0, false);
     enum tier_result next = case_store(&c, t, 10, 1, 0, false);
     enum tier_result load = case_load(&c, t, 0, 4, 3, true);
+    pause_over();
+    enum tier_result vain = case_store(&c, t, 10, 1, 0, false); /* tries to make it */
+    for (int i = 0; i < 100 && usage_of(t).up; i++)
+        usleep(10000);
+    t->collect(t);
+    enum tier_result still = case_load(&c, t, 0, 4, 3, true);
+    run("rm -f %s", g->dir);
+    enum tier_result later = TIER_DECLINED, found = TIER_RESULTS;
+    for (int i = 0; i < 200 && later == TIER_DECLINED; i++) {
+        usleep(20000);
+        t->collect(t);
+        later = case_store(&c, t, 20, 5, 24, true);
+    }
+    bool forgotten = !has_page(t, 0);
+    enum tier_result back = case_load(&c, t, 20, 5, 24, true);
+    t->close(t);
+    t = open_disk(g, &c, 6 * PLACE);
+    found = case_load(&c, t, 20, 5, 24, true);
     t->close(t);
     assert_int_equal(log_end("its files were deleted"), 1);
     assert_int_equal(store, TIER_FAILED);
     assert_int_equal(next, TIER_DECLINED);
     assert_int_equal(load, TIER_OK); /* the open files still hold it */
+    assert_int_equal(vain, TIER_DECLINED);
+    assert_int_equal(still, TIER_OK);
+    assert_int_equal(later, TIER_OK);
+    assert_true(forgotten);
+    assert_int_equal(back, TIER_OK);
+    assert_int_equal(found, TIER_OK);
     case_close(&c);
 }
 
@@ -726,7 +750,7 @@ int main(void) {
         BOTH(a_limit_of_file_size_is_no_end_of_the_process),
         BOTH(unreadable_records_are_dropped_and_the_rest_stays),
         BOTH(a_disk_that_cannot_be_read_is_left_alone_for_a_while),
-        BOTH(a_deleted_directory_stops_stores_and_nothing_else),
+        BOTH(a_deleted_directory_stops_stores_until_it_can_be_made_anew),
         BOTH(what_waits_to_be_stored_is_bounded),
         BOTH(the_usual_way_is_found_by_trying),
     };
