@@ -1,5 +1,5 @@
 /* metrics_inside.h: the counters behind metrics.h. Shared by metrics.c, which counts, and
- * metrics_text.c, which writes. */
+ * metrics_text.c and metrics_cache.c, which write. */
 #ifndef WEIR_SERVE_METRICS_INSIDE_H
 #define WEIR_SERVE_METRICS_INSIDE_H
 
@@ -49,5 +49,10 @@ struct metrics {
     struct http_series *http;
     size_t n_http;
 };
+
+/* The HELP and TYPE lines before the samples of a name. */
+void metrics_family(FILE *out, const char *name, const char *type, const char *help);
+/* What the prefix cache, its pools and its open tiers count. */
+void metrics_cache_write(FILE *out, const struct metrics *m, const weir_stats *s);
 
 #endif

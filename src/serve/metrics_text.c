@@ -1,7 +1,7 @@
 /* metrics_text.c: the Prometheus text, format 0.0.4. Called by /metrics. Names beginning with vllm:
- * are those that existing dashboards and autoscalers query; everything of our own begins with weir:
- * or weir_. All samples of one name stand together under one HELP and TYPE line, as the format
- * wants. */
+ * are those that existing dashboards and autoscalers query; everything of our own begins with
+ * weir_. All samples of one name stand together under one HELP and TYPE line, as the format
+ * wants. What the prefix cache counts is written by metrics_cache.c. */
 #include "serve/metrics_inside.h"
 #include "serve/turns.h"
 
@@ -47,7 +47,7 @@ static const struct {
          "Tokens worked on in a step, as the mean of the steps between two looks."},
 };
 
-static void family(FILE *out, const char *name, const char *type, const char *help) {
+void metrics_family(FILE *out, const char *name, const char *type, const char *help) {
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
@@ -58,7 +58,7 @@ struct sample {
 
 static void write_samples(FILE *out, const char *labels, const struct sample *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        family(out, s[i].name, s[i].type, s[i].help);
+        metrics_family(out, s[i].name, s[i].type, s[i].help);
         if (labels[0])
             fprintf(out, "%s{%s} %.17g\n", s[i].name, labels, s[i].value);
         else
@@ -94,10 +94,6 @@ static void write_engine(FILE *out, const struct metrics *m, const weir_stats *s
          (double)s->preemptions},
         {"vllm:corrupted_requests_total", "counter",
          "Requests ended because their logits were not finite.", (double)s->nan_guards},
-        {"weir_kv_pages_used", "gauge", "MLA pages in use.", (double)s->pages_used},
-        {"weir_kv_pages", "gauge", "MLA pages.", (double)s->pages_total},
-        {"weir_state_slots_used", "gauge", "KDA state slots in use.", (double)s->slots_used},
-        {"weir_state_slots", "gauge", "KDA state slots.", (double)s->slots_total},
         {"weir_steps_total", "counter", "Steps done.", (double)s->steps},
         {"weir_step_tokens_total", "counter", "Tokens worked on in all steps.",
          (double)s->step_rows},
@@ -110,17 +106,17 @@ static void write_engine(FILE *out, const struct metrics *m, const weir_stats *s
 
 static void write_turns(FILE *out, const struct metrics *m, const struct turns_stats *s) {
     const struct sample samples[] = {
-        {"weir:turn_replay_entries", "gauge", "Generated turns kept to be replayed.",
+        {"weir_turn_replay_entries", "gauge", "Generated turns kept to be replayed.",
          (double)s->entries},
-        {"weir:turn_replay_bytes", "gauge", "Memory that they take.", (double)s->bytes},
-        {"weir:turn_replay_limit_bytes", "gauge", "Memory that they may take.",
+        {"weir_turn_replay_bytes", "gauge", "Memory that they take.", (double)s->bytes},
+        {"weir_turn_replay_limit_bytes", "gauge", "Memory that they may take.",
          (double)s->limit_bytes},
-        {"weir:turn_replay_hits_total", "counter",
+        {"weir_turn_replay_hits_total", "counter",
          "Assistant messages of requests that were replayed with the ids they were generated as.",
          (double)s->hits},
-        {"weir:turn_replay_misses_total", "counter",
+        {"weir_turn_replay_misses_total", "counter",
          "Assistant messages of requests that were encoded anew.", (double)s->misses},
-        {"weir:turn_replay_evictions_total", "counter", "Turns dropped for newer ones.",
+        {"weir_turn_replay_evictions_total", "counter", "Turns dropped for newer ones.",
          (double)s->evictions},
     };
     write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
@@ -135,14 +131,15 @@ static void write_model(FILE *out, const struct metrics *m, const weir_stats *s)
                    {WEIR_FINISH_ABORT, "abort"},
                    {WEIR_FINISH_ERROR, "error"}};
     write_engine(out, m, s);
-    family(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    metrics_cache_write(out, m, s);
+    metrics_family(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         fprintf(out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %" PRIu64 "\n",
                 m->labels, reasons[i].name, m->success[reasons[i].finish]);
-    family(out, "vllm:cache_config_info", "gauge", "Settings of the cache, as labels.");
+    metrics_family(out, "vllm:cache_config_info", "gauge", "Settings of the cache, as labels.");
     fprintf(out, "vllm:cache_config_info{%s,%s} 1\n", m->labels, m->settings);
     for (int i = 0; i < N_MODEL_HISTOGRAMS; i++) {
-        family(out, histogram_names[i].name, "histogram", histogram_names[i].help);
+        metrics_family(out, histogram_names[i].name, "histogram", histogram_names[i].help);
         histogram_write(&m->model[i], out, histogram_names[i].name, m->labels);
     }
 }
@@ -157,16 +154,16 @@ static void write_http(FILE *out, const struct metrics *m, const struct metrics_
     write_samples(out, "", samples, sizeof samples / sizeof *samples);
     if (m->n_http == 0)
         return;
-    family(out, "http_requests_total", "counter",
-           "Answers by method, route and status; 499: the client had gone.");
+    metrics_family(out, "http_requests_total", "counter",
+                   "Answers by method, route and status; 499: the client had gone.");
     for (size_t i = 0; i < m->n_http; i++)
         for (size_t k = 0; k < m->http[i].n_statuses; k++)
             fprintf(out,
                     "http_requests_total{method=\"%s\",handler=\"%s\",status=\"%d\"} %" PRIu64 "\n",
                     m->http[i].method, m->http[i].handler, m->http[i].statuses[k].status,
                     m->http[i].statuses[k].count);
-    family(out, "http_request_duration_seconds", "histogram",
-           "Time from a request's header to the end of its answer.");
+    metrics_family(out, "http_request_duration_seconds", "histogram",
+                   "Time from a request's header to the end of its answer.");
     for (size_t i = 0; i < m->n_http; i++) {
         char labels[256];
         snprintf(labels, sizeof labels, "method=\"%s\",handler=\"%s\"", m->http[i].method,

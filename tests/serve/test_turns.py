@@ -127,7 +127,7 @@ class Case(unittest.TestCase):
         self.assertEqual(longer[:len(start)], start, *more)
 
     def counters(self):
-        return {n: test_api.SERVER.metric("weir:turn_replay_" + n)
+        return {n: test_api.SERVER.metric("weir_turn_replay_" + n)
                 for n in ("entries", "bytes", "limit_bytes", "hits_total", "misses_total", "evictions_total")}
 
 
@@ -412,7 +412,7 @@ class Off(WithServer):
         whole = reply["prompt_token_ids"] + ids
         self.assertNotEqual(prompt_of(HELLO + [reply["choices"][0]["message"], HELLO[0]])[:len(whole)], whole)
         with self.assertRaises(AssertionError):
-            test_api.SERVER.metric("weir:turn_replay_entries")
+            test_api.SERVER.metric("weir_turn_replay_entries")
 
 
 def setUpModule():

@@ -109,7 +109,7 @@ static void answer_once(const struct run *r) {
 
 static int entries(const struct run *r) {
     char *reply = ask(r, "GET", "/metrics", "");
-    const char *at = strstr(reply, "\nweir:turn_replay_entries{");
+    const char *at = strstr(reply, "\nweir_turn_replay_entries{");
     assert_non_null(at);
     int n = atoi(strchr(at, '}') + 1);
     free(reply);
