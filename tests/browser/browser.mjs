@@ -146,29 +146,114 @@ await check('tool calls are shown, and errors are told', {}, async (page) => {
   assert.match(await page.locator('.note.failed').innerText(), /max_tokens/);
 });
 
+// Figures of the dashboard by their label, without what stands behind a comma.
+const figures = (page) => page.locator('.figure').evaluateAll((all) => Object.fromEntries(all.map((f) => [f.lastChild.textContent.split(',')[0], f.firstChild.textContent])));
+const scrape = async () => (await fetch(`${url}/metrics`)).text();
+const metric = (text, name) => [...text.matchAll(new RegExp(`^${name}\\{[^}]*\\} (\\S+)$`, 'gm'))].reduce((sum, m) => sum + Number(m[1]), 0);
+
 await check('the dashboard shows live figures', {}, async (page) => {
   await ask(page, 'Write one sentence about Alice and a fox.');
   await page.getByRole('button', { name: 'Dashboard' }).click();
   await page.waitForFunction(() => [...document.querySelectorAll('.figure')].every((f) => f.querySelector('b').textContent !== '') &&
-    document.querySelectorAll('.dashboard canvas').length === 5);
+    document.querySelectorAll('.dashboard canvas').length === 7);
   await page.waitForTimeout(2500);
-  await page.getByRole('button', { name: 'Chat' }).click();
-  await ask(page, 'What is the capital of France?');
+  const text = await scrape();
+  for (const name of ['vllm:num_requests_running', 'weir_state_slots_used', 'weir_state_slots', 'weir_kv_pages_cached',
+    'vllm:time_to_first_token_seconds_bucket', 'vllm:inter_token_latency_seconds_bucket', 'vllm:generation_tokens_total',
+    'weir_prompt_tokens_by_source_total', 'weir_stateless_tokens_total', 'weir_checkpoints_stored_total'])
+    assert.ok(text.includes(`\n${name}{`), `${name} is what the page asks for`);
+  assert.match((await figures(page)).running, /^\d/);
+});
+
+// A prompt of several pages, sent beside the page so that the dashboard stays in sight.
+async function chat(text) {
+  const reply = await fetch(`${url}/v1/chat/completions`, {
+    method: 'POST', headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify({ messages: [{ role: 'user', content: text }], max_tokens: 24, temperature: 0 }),
+  });
+  assert.equal(reply.status, 200);
+  return (await reply.json()).usage;
+}
+
+await check('the same chat again shows cached tokens', { viewport: { width: 1100, height: 960 } }, async (page) => {
   await page.getByRole('button', { name: 'Dashboard' }).click();
-  await page.waitForTimeout(3200);
+  await page.waitForTimeout(1500);
+  assert.match(await page.locator('figure', { hasText: 'Time to first token' }).locator('.plot').getAttribute('data-empty'), /No request/);
+  await shot(page, 'dashboard-before');
+  const text = 'The river runs past the mill, and the weir holds it back. '.repeat(30);
+  const before = metric(await scrape(), 'vllm:prefix_cache_hits_total');
+  const once = await chat(text);
+  await page.waitForTimeout(2200);
+  const again = await chat(text);
+  await page.waitForTimeout(2200);
+  // The first may find the opening that it shares with the chats of other checks, and no more.
+  const [first, second] = [once, again].map((u) => u.prompt_tokens_details.cached_tokens);
+  assert.ok(first <= 64 && second > once.prompt_tokens / 2, `${first}, then ${second} of ${once.prompt_tokens} tokens cached`);
+  assert.equal(metric(await scrape(), 'vllm:prefix_cache_hits_total') - before, first + second);
+  // Both prompts lie in what the page has seen.
+  const share = parseFloat((await figures(page))['hit rate']);
+  assert.ok(Math.abs(share - (100 * (first + second)) / (2 * again.prompt_tokens)) < 1, `the page says ${share} %`);
+  assert.match(await page.locator('.states').innerText(), /end of prompt\s+\d/);
+  assert.match(await page.locator('figure', { hasText: 'History pages' }).innerText(), /\d+ in use, \d+ cached, \d+ free/);
+  assert.match(await page.locator('.tiers').innerText(), /None is open/);
+  // The stack is painted in the device's colour somewhere.
+  const painted = await page.locator('figure', { hasText: 'Where prompt tokens' }).locator('canvas').evaluate((canvas) => {
+    const want = getComputedStyle(document.documentElement).getPropertyValue('--from-device').trim();
+    const rgb = [1, 3, 5].map((i) => parseInt(want.slice(i, i + 2), 16));
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let n = 0;
+    for (let i = 0; i < data.length; i += 4) n += rgb.every((c, k) => data[i + k] === c);
+    return n;
+  });
+  assert.ok(painted > 100, `${painted} points in the colour of the device`);
   await shot(page, 'dashboard');
-  const scrape = await (await fetch(`${url}/metrics`)).text();
-  for (const name of ['vllm:num_requests_running', 'vllm:kv_cache_usage_perc', 'weir_state_slots_used', 'weir_state_slots',
-    'vllm:time_to_first_token_seconds_bucket', 'vllm:inter_token_latency_seconds_bucket', 'vllm:generation_tokens_total'])
-    assert.ok(scrape.includes(`\n${name}{`), `${name} is what the page asks for`);
-  const figures = Object.fromEntries(await page.locator('.figure').evaluateAll((all) => all.map((f) => [f.lastChild.textContent, f.firstChild.textContent])));
-  assert.match(figures.running, /^\d/);
-  assert.match(figures['KV pages'], /%/);
+});
+
+// The tiers' lines by hand: what a server with three of them would tell, one of them down, growing with each scrape.
+async function tiers(page) {
+  let n = 0;
+  await page.route('**/metrics', async (route) => {
+    const reply = await route.fetch();
+    n++;
+    const tier = (name, up, used, limit, mb, failed) => `
+weir_tier_up{tier="${name}"} ${up}
+weir_tier_used_bytes{tier="${name}"} ${used}
+${limit ? `weir_tier_limit_bytes{tier="${name}"} ${limit}` : ''}
+weir_tier_moves_total{tier="${name}",task="load",result="ok"} ${n}
+weir_tier_moves_total{tier="${name}",task="load",result="failed"} ${failed}
+weir_tier_moves_total{tier="${name}",task="store",result="damaged"} 0
+weir_tier_moved_bytes_total{tier="${name}",task="load"} ${n * mb * 1e6}
+weir_tier_moved_bytes_total{tier="${name}",task="store"} ${n * mb * 2e6}
+weir_tier_move_seconds_total{tier="${name}",task="load"} ${n}
+weir_tier_move_seconds_total{tier="${name}",task="store"} ${n}
+`;
+    const from = (source, v) => `weir_prompt_tokens_by_source_total{source="${source}"} ${n * v}\n`;
+    const own = (await reply.text()).replace(/^weir_(prompt_tokens_by_source|stateless_tokens)_total.*\n/gm, '');
+    await route.fulfill({ contentType: 'text/plain', body: own + tier('host', 1, 3 * 2 ** 30, 4 * 2 ** 30, 5200, 0) +
+      tier('disk', 1, 2 ** 39, 2 ** 40, 1800, 0) + tier('remote', 0, 7 * 2 ** 20, 0, 0, 12) +
+      from('device', 900) + from('host', 300 + 200 * Math.sin(n)) + from('disk', 200) + from('remote', 50) + from('computed', 400) +
+      `weir_stateless_tokens_total ${n * 150}\n` });
+  });
+}
+
+await check('each open tier has a line: down, bytes, bandwidth, failures', { viewport: { width: 1100, height: 960 } }, async (page) => {
+  await tiers(page);
+  await page.getByRole('button', { name: 'Dashboard' }).click();
+  await page.waitForFunction(() => /GB\/s/.test(document.querySelector('.tiers').innerText));
+  const lines = (await page.locator('.tier').allInnerTexts()).map((t) => t.replace(/\s+/g, ' '));
+  assert.equal(lines[0], 'host up 3.0 GiB of 4.0 GiB load 5.2 GB/s store 10.4 GB/s 0 failed');
+  assert.equal(lines[1], 'disk up 512 GiB of 1.0 TiB load 1.8 GB/s store 3.6 GB/s 0 failed');
+  assert.equal(lines[2], 'remote down 7.0 MiB load – store – 12 failed');
+  await page.waitForTimeout(4000);
+  await shot(page, 'tiers');
 });
 
 await check('light and dark differ, and the choice is kept', { colorScheme: 'dark' }, async (page) => {
   const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const dark = await paper();
+  await tiers(page);
+  await page.getByRole('button', { name: 'Dashboard' }).click();
+  await page.waitForTimeout(5200);
   await shot(page, 'dark');
   await page.getByRole('button', { name: /Colours/ }).click();
   // The page takes the choice up after it has painted, so the colour is waited for.
@@ -183,10 +268,16 @@ await check('a phone sees the whole page without scrolling sideways', { viewport
   await settle(page);
   await page.getByRole('button', { name: 'Settings' }).click();
   await shot(page, 'phone');
-  for (const view of ['Chat', 'Dashboard']) {
-    await page.getByRole('button', { name: view, exact: true }).click();
-    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${view} is wider than the screen`);
-  }
+  const fits = () => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
+  assert.ok(await fits(), 'the chat is wider than the screen');
+  await tiers(page);
+  await page.getByRole('button', { name: 'Dashboard', exact: true }).click();
+  await page.waitForFunction(() => document.querySelectorAll('.tier').length === 3);
+  assert.ok(await fits(), 'the dashboard is wider than the screen');
+  await page.waitForTimeout(3200);
+  await shot(page, 'phone-dashboard');
+  await page.locator('.tiers').scrollIntoViewIfNeeded();
+  await shot(page, 'phone-tiers');
 });
 
 await browser.close();
