@@ -227,9 +227,10 @@ typedef struct weir_cache_reset {
     uint64_t pages, states, pages_in_use, states_in_use;
     uint64_t records[WEIR_SOURCES]; /* of the tiers */
 } weir_cache_reset;
-/* Gives up all that is kept for reuse and not in use at this moment. Waits for the engine thread,
- * which may be in a step. WEIR_CLOSED when the engine is closing. */
-weir_status weir_reset_prefix_cache(weir_engine *e, weir_cache_reset *out);
+/* Gives up all that is kept for reuse and not in use at this moment, `tiers`: also below the device
+ * pools. Waits for the engine thread, which may be in a step. WEIR_CLOSED when the engine is
+ * closing. */
+weir_status weir_reset_prefix_cache(weir_engine *e, bool tiers, weir_cache_reset *out);
 
 /* Stop admitting (weir_submit gives WEIR_CLOSED); what runs goes on. */
 void weir_drain(weir_engine *e);

@@ -167,8 +167,9 @@ bool cache_waits(struct cache_index *x, struct cache_lease *lease) {
 }
 
 void cache_admit(struct cache_index *x, struct cache_lease *lease, const int32_t *ids, uint32_t n) {
+    x->table.tick++;
     if (lease->from_node) {
-        lease->from_node->hit = true;
+        node_resumed(&x->table, lease->from_node);
         x->counts.resumed[lease->from_node->reason]++;
     }
     if (!x->setup.enabled)
@@ -244,9 +245,21 @@ static enum checkpoint_reason wanted_for(const struct cache_index *x,
 static int32_t replace_turn_state(struct cache_index *x, struct cache_lease *lease) {
     struct cache_node *n = lease->turn_node;
     lease->turn_node = NULL;
-    if (!n || n->slot < 0 || n->slot_pins > 0 || n->hit || n->reason != CHECKPOINT_TURN)
+    if (!n || n->slot < 0 || n->slot_pins > 0 || n->hits > 0 || n->reason != CHECKPOINT_TURN)
         return -1;
     return node_steal_state(&x->table, n);
+}
+
+/* A slot for a state after `block` blocks. Prompts are resumed from so often that their states
+ * always get one; answers and intervals only where nothing better has to go, beside them. */
+static int32_t take_slot(struct cache_index *x, enum checkpoint_reason why, uint32_t block,
+                         uint32_t n_prompt) {
+    const struct checkpoint_policy *p = &x->setup.policy;
+    if (p->keeps[CHECKPOINT_PROMPT] && why == CHECKPOINT_TURN)
+        return node_take_slot_worth(&x->table, why, block - n_prompt / PAGE_TOKENS);
+    if (p->keeps[CHECKPOINT_PROMPT] && why == CHECKPOINT_INTERVAL)
+        return node_take_slot_worth(&x->table, why, p->interval / PAGE_TOKENS);
+    return node_take_slot(&x->table);
 }
 
 uint32_t cache_checkpoints(struct cache_index *x, struct cache_lease *lease, uint32_t from,
@@ -266,7 +279,7 @@ uint32_t cache_checkpoints(struct cache_index *x, struct cache_lease *lease, uin
             continue;
         int32_t slot = why == CHECKPOINT_TURN ? replace_turn_state(x, lease) : -1;
         if (slot < 0)
-            slot = node_take_slot(&x->table);
+            slot = take_slot(x, why, block, n_prompt);
         if (slot < 0) {
             x->counts.unplaced++;
             continue;

@@ -3,8 +3,13 @@
  *
  * Pages go least recently used first. Whoever gives up a prefix gives up its tail first, and
  * whoever uses a block uses all before it, so the oldest page is always a leaf: no block is kept
- * whose beginning is gone. States go in two classes, those that are quickly computed again before
- * the others.
+ * whose beginning is gone.
+ *
+ * States differ too much for one order of use: the last one of a conversation is almost surely
+ * resumed from, one in its middle hardly ever, and whether answers come back as prefixes depends on
+ * the clients. So they are kept in classes, each in order of use; among the oldest of all classes
+ * the one goes whose loss is expected to cost least: share of its class that is resumed from, times
+ * tokens to compute again, by age.
  *
  * Invariant that bites: an idle page or state is in exactly one list, a pinned one in none. */
 #include "cache/node.h"
@@ -12,7 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLAB_NODES = 1024 };
+enum {
+    SLAB_NODES = 1024,
+    FORGET_AFTER = 1024,
+    PRIOR_WEIGHT = 16,
+    FAR_BLOCKS = 128, /* a state further from the one before is not worth more */
+};
 
 /* ------------------------------------------------------------------------------------- id pools */
 
@@ -225,18 +235,41 @@ void node_unpin_page(struct node_table *t, struct cache_node *n) {
         page_idle(t, n);
 }
 
-/* The nearest earlier state within rederive_blocks, NULL: none. */
-static struct cache_node *earlier_state(const struct node_table *t, const struct cache_node *n) {
+/* The nearest earlier state within so many blocks, NULL: none. */
+static struct cache_node *earlier_state(const struct cache_node *n, uint32_t blocks) {
     struct cache_node *a = n->parent;
-    for (uint32_t i = 0; a && i < t->rederive_blocks; i++, a = a->parent)
+    for (uint32_t i = 0; a && i < blocks; i++, a = a->parent)
         if (a->slot >= 0)
             return a;
     return NULL;
 }
 
+static uint8_t class_number(enum checkpoint_reason reason, bool superseded, uint32_t hits) {
+    return (uint8_t)(1 + ((uint32_t)reason * 2 + superseded) * 3 + (hits < 2 ? hits : 2));
+}
+
+static uint8_t class_of(const struct node_table *t, const struct cache_node *n) {
+    if (earlier_state(n, t->rederive_blocks))
+        return STATE_CHEAP;
+    return class_number(n->reason, n->superseded, n->hits);
+}
+
+static void enter_class(struct node_table *t, struct cache_node *n, uint8_t class) {
+    struct class_record *r = &t->record[class];
+    n->state_class = class;
+    r->entered++;
+    /* The clients of yesterday say less than those of now. */
+    if (r->entered > FORGET_AFTER) {
+        r->entered /= 2;
+        r->resumed /= 2;
+    }
+}
+
 static void state_idle(struct node_table *t, struct cache_node *n) {
-    n->state_class = earlier_state(t, n) ? STATE_CHEAP : STATE_DEAR;
-    slot_list_append(&t->state_list[n->state_class], n);
+    uint8_t class = class_of(t, n);
+    if (class != n->state_class)
+        enter_class(t, n, class);
+    slot_list_append(&t->state_list[class], n);
     t->n_slots_idle++;
 }
 
@@ -265,15 +298,39 @@ void node_set_page(struct node_table *t, struct cache_node *n, int32_t page) {
     page_idle(t, n);
 }
 
+/* The state before this one has been overtaken. */
+static void supersede(struct node_table *t, struct cache_node *n) {
+    struct cache_node *a = earlier_state(n, UINT32_MAX);
+    if (!a || a->superseded)
+        return;
+    a->superseded = true;
+    if (a->slot_pins > 0)
+        return;
+    /* Same place in the order of use, in another class. */
+    state_busy(t, a);
+    state_idle(t, a);
+}
+
 void node_set_state(struct node_table *t, struct cache_node *n, int32_t slot,
                     enum checkpoint_reason reason) {
     WEIR_ASSERT(n->slot < 0 && slot >= 0);
     n->slot = slot;
     n->reason = reason;
-    n->hit = n->wanted = false;
+    n->wanted = n->superseded = false;
+    n->hits = 0;
+    n->state_used = t->tick;
+    n->state_class = STATE_CLASSES;
     t->tag[slot] =
         (struct slot_tag){.key = n->key, .position = n->depth * PAGE_TOKENS, .written = true};
     state_idle(t, n);
+    supersede(t, n);
+}
+
+void node_resumed(struct node_table *t, struct cache_node *n) {
+    t->record[n->state_class].resumed++;
+    n->hits++;
+    n->superseded = false;
+    n->state_used = t->tick;
 }
 
 int32_t node_steal_state(struct node_table *t, struct cache_node *n) {
@@ -315,29 +372,81 @@ static void evict_page(struct node_table *t) {
     free_if_empty(t, n);
 }
 
-/* The state to give up next. The class was right when the state fell idle; the earlier state may
- * have gone since, then this one has become dear. */
+/* The share of a class that is resumed from, before anything was learnt: what traces of coding
+ * agents show. `last`: on its path. */
+static double expected_share(enum checkpoint_reason reason, bool last, uint32_t hits) {
+    static const double share[CHECKPOINT_REASONS] = {
+        [CHECKPOINT_PROMPT] = 0.8,   [CHECKPOINT_JUNCTION] = 0.5, [CHECKPOINT_TURN] = 0.5,
+        [CHECKPOINT_INTERVAL] = 0.2, [CHECKPOINT_FETCHED] = 0.8,
+    };
+    if (last)
+        return share[reason];
+    return hits < 2 ? 0.03 : 0.2;
+}
+
+static double learnt_share(const struct node_table *t, enum checkpoint_reason reason, bool last,
+                           uint32_t hits) {
+    const struct class_record *r = &t->record[class_number(reason, !last, hits)];
+    return (r->resumed + PRIOR_WEIGHT * expected_share(reason, last, hits)) /
+           (r->entered + PRIOR_WEIGHT);
+}
+
+/* What losing the state is expected to cost while it is as young as others that are resumed from.
+ */
+static double worth(const struct node_table *t, const struct cache_node *n) {
+    const struct cache_node *earlier = earlier_state(n, FAR_BLOCKS);
+    uint32_t blocks = n->depth - (earlier ? earlier->depth : 0);
+    return learnt_share(t, n->reason, !n->superseded, n->hits) *
+           (blocks < FAR_BLOCKS ? blocks : FAR_BLOCKS);
+}
+
+static double aged_worth(const struct node_table *t, const struct cache_node *n) {
+    return worth(t, n) / (double)(t->tick - n->state_used + 1);
+}
+
+/* The state to give up next. A cheap one was so when it fell idle; the earlier state may have gone
+ * since. */
 static struct cache_node *state_victim(struct node_table *t) {
-    struct cache_node *n;
+    struct cache_node *n, *least = NULL;
     while ((n = t->state_list[STATE_CHEAP].oldest)) {
-        struct cache_node *earlier = earlier_state(t, n);
+        struct cache_node *earlier = earlier_state(n, t->rederive_blocks);
         if (earlier) {
-            /* What made this one dispensable stands in for it from now on. */
-            if (earlier->slot_pins == 0) {
-                state_busy(t, earlier);
-                state_idle(t, earlier);
-            }
             t->counts.cheap_states_evicted++;
             return n;
         }
         state_busy(t, n);
         state_idle(t, n);
     }
-    return t->state_list[STATE_DEAR].oldest;
+    double least_worth = 0;
+    for (int class = 1; class < STATE_CLASSES; class ++) {
+        n = t->state_list[class].oldest;
+        double w = n ? aged_worth(t, n) : 0;
+        if (n && (!least || w < least_worth)) {
+            least = n;
+            least_worth = w;
+        }
+    }
+    return least;
+}
+
+/* Whoever would have resumed from a lost state will resume from the one before it, which takes over
+ * its prospects. */
+static void pass_on(struct node_table *t, const struct cache_node *n) {
+    struct cache_node *a = earlier_state(n, FAR_BLOCKS);
+    if (!a || (a->superseded <= n->superseded && a->state_used >= n->state_used))
+        return;
+    a->superseded &= n->superseded;
+    if (a->state_used < n->state_used)
+        a->state_used = n->state_used;
+    if (a->slot_pins > 0)
+        return;
+    state_busy(t, a);
+    state_idle(t, a);
 }
 
 static void evict_state(struct node_table *t) {
     struct cache_node *n = state_victim(t);
+    pass_on(t, n);
     state_busy(t, n);
     t->tag[n->slot].written = false;
     id_pool_give(&t->slots, n->slot);
@@ -364,6 +473,18 @@ int32_t node_take_slot(struct node_table *t) {
     int32_t slot = id_pool_take(&t->slots);
     t->tag[slot].written = false;
     return slot;
+}
+
+int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, uint32_t blocks) {
+    if (t->slots.n_free > 0)
+        return node_take_slot(t);
+    if (t->n_slots_idle == 0)
+        return -1;
+    const struct cache_node *victim = state_victim(t);
+    if (victim->state_class != STATE_CHEAP &&
+        worth(t, victim) >= learnt_share(t, reason, true, 0) * blocks)
+        return -1;
+    return node_take_slot(t);
 }
 
 void node_evict_all(struct node_table *t, bool states_only) {

@@ -7,11 +7,10 @@
 #include "cache/key.h"
 #include "cache/policy.h"
 
-enum state_class {
-    STATE_DEAR,  /* nothing close before it to compute it again from */
-    STATE_CHEAP, /* an earlier state lies within rederive_tokens: given up first */
-    STATE_CLASSES,
-};
+/* States that are alike in why they were kept, whether a later one on the same path has been kept
+ * since, and how often they were resumed from: how many of a class are ever used again is learnt as
+ * the cache runs. Class 0: an earlier state lies within rederive_tokens. */
+enum { STATE_CHEAP, STATE_CLASSES = 1 + CHECKPOINT_REASONS * 2 * 3 };
 
 struct cache_node;
 struct node_link {
@@ -32,9 +31,11 @@ struct cache_node {
     uint32_t page_pins, slot_pins;         /* users that must not lose it */
     struct node_link page_link, slot_link; /* linked while unpinned and here */
     enum checkpoint_reason reason;
-    enum state_class state_class;
-    bool hit;   /* the state was resumed from at least once */
-    bool fresh; /* in the list of states that lower tiers have yet to be offered */
+    uint8_t state_class;
+    bool superseded;     /* a later state on the same path was kept since this one was used */
+    uint32_t hits;       /* how often the state was resumed from */
+    uint64_t state_used; /* tick of its last use */
+    bool fresh;          /* in the list of states that lower tiers have yet to be offered */
     struct cache_node *next_fresh;
 
     /* Promises of running sequences. */
@@ -64,6 +65,11 @@ struct slot_tag {
     bool written;
 };
 
+/* How a class of states has fared: how many entered it and how many of those were resumed from. */
+struct class_record {
+    double entered, resumed;
+};
+
 struct node_counts {
     uint64_t pages_evicted, states_evicted, cheap_states_evicted;
     uint64_t tag_mismatches;
@@ -80,8 +86,10 @@ struct node_table {
     struct slot_tag *tag;                       /* [slots] */
     struct node_list page_list;                 /* evictable, least recently used first, tails
                                                    before heads */
-    struct node_list state_list[STATE_CLASSES]; /* evictable */
-    uint32_t n_pages_idle, n_slots_idle;        /* lengths of the lists */
+    struct node_list state_list[STATE_CLASSES]; /* evictable, least recently used first */
+    struct class_record record[STATE_CLASSES];
+    uint64_t tick;                       /* counts uses of states */
+    uint32_t n_pages_idle, n_slots_idle; /* lengths of the lists */
     uint32_t rederive_blocks;
     struct node_counts counts;
 };
@@ -107,6 +115,8 @@ void node_unpin_state(struct node_table *t, struct cache_node *n);
 void node_set_page(struct node_table *t, struct cache_node *n, int32_t page);
 void node_set_state(struct node_table *t, struct cache_node *n, int32_t slot,
                     enum checkpoint_reason reason);
+/* The state was resumed from. Pinned. */
+void node_resumed(struct node_table *t, struct cache_node *n);
 /* Takes the unpinned state away from the node and returns its slot, held by the caller. */
 int32_t node_steal_state(struct node_table *t, struct cache_node *n);
 /* Is what the slot is tagged with what this node is? Counts a mismatch. */
@@ -115,6 +125,9 @@ bool node_state_valid(struct node_table *t, const struct cache_node *n);
 /* Ids for new content, evicting what is idle; -1 when all are in use. */
 int32_t node_take_page(struct node_table *t);
 int32_t node_take_slot(struct node_table *t);
+/* The same for a state that is not sure to be of use: only where it is worth more than what would
+ * have to go. blocks: how far it would be from the state before it. */
+int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, uint32_t blocks);
 /* Free or evictable. */
 static inline uint32_t node_pages_available(const struct node_table *t) {
     return t->pages.n_free + t->n_pages_idle;

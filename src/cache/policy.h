@@ -17,7 +17,7 @@ enum checkpoint_reason {
 };
 const char *checkpoint_reason_name(enum checkpoint_reason r);
 
-enum { CHECKPOINT_DEFAULT_INTERVAL = 8192, CHECKPOINT_DEFAULT_REDERIVE = 512 };
+enum { CHECKPOINT_DEFAULT_INTERVAL = 8192, CHECKPOINT_DEFAULT_REDERIVE = 128 };
 
 struct checkpoint_policy {
     bool keeps[CHECKPOINT_REASONS];

@@ -124,7 +124,8 @@ static bool collect_blocks(const struct cache_tiers *t, struct tier *tier, struc
     for (struct cache_node *n = end; n; n = n->parent) {
         if (tier->page(tier, &n->key) != TIER_ABSENT)
             continue;
-        if (n->page < 0 || t->pages_in_stores + s->n_nodes >= most)
+        /* One unit may always go, however small the pools are. */
+        if (n->page < 0 || (t->pages_in_stores > 0 && t->pages_in_stores + s->n_nodes >= most))
             return false;
         s->keys[s->n_nodes] = n->key;
         s->pages[s->n_nodes] = n->page;
@@ -169,12 +170,6 @@ static void offer_to(struct cache_tiers *t, struct tier *tier, struct cache_node
 
 static void offer_fresh(struct cache_tiers *t) {
     struct cache_index *x = t->index;
-    /* Everything under way ends within the tiers' own limits. */
-    while (t->moving > 0) {
-        cache_tiers_round(t);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    x->has_tiers = false;
     while (x->fresh) {
         struct cache_node *n = x->fresh;
         x->fresh = n->next_fresh;
@@ -556,6 +551,12 @@ void cache_tiers_close(struct cache_tiers *t) {
     if (!t)
         return;
     struct cache_index *x = t->index;
+    /* Everything under way ends within the tiers' own limits. */
+    while (t->moving > 0) {
+        cache_tiers_round(t);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    x->has_tiers = false;
     while (x->fresh) {
         struct cache_node *n = x->fresh;
         x->fresh = n->next_fresh;

@@ -27,6 +27,10 @@ weir_options engine_args_options(const struct engine_args *a) {
     o.checkpoint_policy = a->checkpoint_policy;
     if (a->max_checkpoints)
         o.max_checkpoints = a->max_checkpoints;
+    o.cpu_offload_bytes = a->cpu_offload_bytes;
+    o.disk_offload_dir = a->disk_offload_dir;
+    o.disk_offload_bytes = a->disk_offload_bytes;
+    o.remote_store = a->remote_store;
     if (a->no_async)
         o.async_scheduling = false;
     return o;

@@ -180,8 +180,8 @@ void weir_get_stats(const weir_engine *e, weir_stats *out) {
     pthread_mutex_unlock(&e->self->lock);
 }
 
-weir_status weir_reset_prefix_cache(weir_engine *e, weir_cache_reset *out) {
-    struct reset_call call = {0};
+weir_status weir_reset_prefix_cache(weir_engine *e, bool tiers, weir_cache_reset *out) {
+    struct reset_call call = {.tiers = tiers};
     pthread_mutex_lock(&e->lock);
     if (e->closing) {
         pthread_mutex_unlock(&e->lock);

@@ -18,6 +18,8 @@
  * planned on tokens yet to be drawn. Nothing here allocates. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 
 /* Takes what callers left since the last round. */
@@ -76,7 +78,7 @@ static void serve_resets(weir_engine *e, struct reset_call *first, bool refuse) 
         uint64_t records[TIER_KINDS] = {0};
         struct cache_usage before = cache_get_usage(e->index);
         cache_evict_all(e->index, false);
-        if (e->tiers)
+        if (e->tiers && c->tiers)
             cache_tiers_reset(e->tiers, records);
         struct cache_usage after = cache_get_usage(e->index);
         c->result = (weir_cache_reset){
@@ -140,9 +142,12 @@ static void end_everything(weir_engine *e) {
     serve_resets(e, resets, true);
 }
 
-/* Sleeps until there is something to do; under the lock. */
+/* Sleeps until there is something to do; under the lock. With tiers it looks around once a second,
+ * because their condition is part of what is published. */
 static void wait_for_work(weir_engine *e) {
     double until = e->tiers ? cache_tiers_deadline(e->tiers) : 0;
+    if (e->tiers && (until == 0 || until > clock_seconds() + 1))
+        until = clock_seconds() + 1;
     struct timespec at = {.tv_sec = (time_t)until};
     at.tv_nsec = (long)((until - (double)at.tv_sec) * 1e9);
     while (!e->inbox && !e->cancels && !e->closing && !e->resets && !e->tier_news && e->idle)

@@ -28,7 +28,7 @@ struct engine_setup {
 /* A caller waiting in weir_reset_prefix_cache. */
 struct reset_call {
     weir_cache_reset result;
-    bool done, refused;
+    bool tiers, done, refused;
     struct reset_call *next;
 };
 

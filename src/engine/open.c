@@ -78,6 +78,54 @@ static weir_status fingerprint(const char *dir, const weir_options *o, struct lo
     return ok ? WEIR_OK : weir_fail(err, WEIR_NO_MEMORY, path, "no memory for its fingerprint");
 }
 
+/* A tier must hold something to be of use. */
+static weir_status check_room(const char *name, uint64_t bytes, const struct loaded *l,
+                              weir_error *err) {
+    uint64_t least = (uint64_t)l->shape.page_bytes + record_state_bytes(&l->shape);
+    if (bytes >= least)
+        return WEIR_OK;
+    return weir_fail(err, WEIR_BAD_VALUE, name,
+                     "is %" PRIu64 ", less than one page and one state take: %" PRIu64, bytes,
+                     least);
+}
+
+/* Opens one tier after the other; on failure those before it are closed again. */
+static weir_status open_tiers(void *arg, void (*notify)(void *), void *notify_arg,
+                              struct tier **out, uint32_t *n, weir_error *err) {
+    struct loaded *l = arg;
+    const weir_options *o = l->options;
+    const struct tier_setup setup = {.store = &l->store,
+                                     .shape = &l->shape,
+                                     .model = l->fingerprint,
+                                     .notify = notify,
+                                     .notify_arg = notify_arg};
+    weir_status st = WEIR_OK;
+    *n = 0;
+    if (!l->has_store || !o->prefix_caching)
+        return WEIR_OK; /* the null column has no bytes to keep */
+    if (o->cpu_offload_bytes) {
+        st = check_room("cpu_offload_bytes", o->cpu_offload_bytes, l, err);
+        if (!st)
+            st = tier_open_host(&setup, o->cpu_offload_bytes, &out[*n], err);
+        *n += !st;
+    }
+    if (!st && o->disk_offload_dir) {
+        st = check_room("disk_offload_bytes", o->disk_offload_bytes, l, err);
+        if (!st)
+            st = tier_open_disk(&setup, o->disk_offload_dir, o->disk_offload_bytes, &out[*n], err);
+        *n += !st;
+    }
+    if (!st && o->remote_store) {
+        st = tier_open_remote(&setup, o->remote_store, &out[*n], err);
+        *n += !st;
+    }
+    while (st && *n > 0) {
+        --*n;
+        out[*n]->close(out[*n]);
+    }
+    return st;
+}
+
 /* Weights, pools and program of a column that computes. */
 static weir_status open_computing(const char *dir, const weir_options *o, struct loaded *l,
                                   const struct column *column, const struct engine_sizes *s,
@@ -139,6 +187,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
                   .policy = policy,
                   .page_bytes = unit.page_bytes,
                   .slot_bytes = unit.slot_bytes},
+        .open_tiers = open_tiers,
         .async = o->async_scheduling,
         .on_progress = o->on_progress,
         .on_progress_arg = o->on_progress_arg,

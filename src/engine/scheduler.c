@@ -310,7 +310,8 @@ static void log_hit(const struct weir_request *r) {
     static const char *const tier[TIER_KINDS] = {"host", "disk", "remote"};
     const struct cache_lease *lease = &r->run.lease;
     const char *why = "that is all but the rest of a block";
-    char from[96] = "device";
+    char from[96] = "";
+    uint32_t device = lease->resume;
     if (resume_limit(r) + 1 < request_known(r) &&
         lease->resume == resume_limit(r) / PAGE_TOKENS * PAGE_TOKENS)
         why = "the prompt's logprobs are wanted";
@@ -321,13 +322,14 @@ static void log_hit(const struct weir_request *r) {
     for (int k = 0; k < TIER_KINDS; k++)
         if (r->run.fetched[k]) {
             size_t n = strlen(from);
-            snprintf(from + n, sizeof from - n, ", %s %" PRIu32, tier[k], r->run.fetched[k]);
+            snprintf(from + n, sizeof from - n, ", %" PRIu32 " from %s", r->run.fetched[k],
+                     tier[k]);
+            device -= r->run.fetched[k];
         }
     log_line(LOG_INFO,
              "cache: request %" PRIu64 ": prompt %" PRIu32 ", history to %" PRIu32
-             ", resumes at %" PRIu32 " from %s; %s",
-             r->ask.arrival, r->ask.n_prompt, lease->matched, lease->resume,
-             lease->resume ? from : "nothing", why);
+             ", resumes at %" PRIu32 ": %" PRIu32 " from device%s; %s",
+             r->ask.arrival, r->ask.n_prompt, lease->matched, lease->resume, device, from, why);
 }
 
 static void admit(struct scheduler *s, struct weir_request *r) {

@@ -244,6 +244,7 @@ static void abort_request(void *arg, struct http_request *q, struct http_reply *
 struct reset {
     struct server *server;
     struct http_reply *reply; /* NULL: the client is gone */
+    bool tiers;
     weir_status status;
     weir_cache_reset result;
 };
@@ -255,7 +256,7 @@ static void reset_closed(void *arg) {
 /* On a worker thread: it waits for the step the engine is in. */
 static void reset_work(void *arg) {
     struct reset *c = arg;
-    c->status = weir_reset_prefix_cache(c->server->engine, &c->result);
+    c->status = weir_reset_prefix_cache(c->server->engine, c->tiers, &c->result);
 }
 
 /* Says what was given up and what had to stay, because somebody uses it. */
@@ -281,12 +282,19 @@ static void reset_done(void *arg) {
     free(c);
 }
 
+/* ?reset_external=false leaves the tiers below the device pools as they are. */
 static void reset_prefix_cache(void *arg, struct http_request *q, struct http_reply *r) {
+    static const char tiers[] = "reset_external=true", no_tiers[] = "reset_external=false";
     if (!is_loaded(arg, r))
         return;
+    bool keep = !strcmp(q->query, no_tiers);
+    if (q->query[0] && !keep && strcmp(q->query, tiers)) {
+        http_reply_error(r, 400, "reset_external", "the query may be %s or %s", tiers, no_tiers);
+        return;
+    }
     struct reset *c = malloc(sizeof *c);
     if (c) {
-        *c = (struct reset){.server = arg, .reply = r, .status = WEIR_CLOSED};
+        *c = (struct reset){.server = arg, .reply = r, .tiers = !keep, .status = WEIR_CLOSED};
         http_on_closed(r, reset_closed, c);
         if (http_work(r, reset_work, reset_done, c))
             return;

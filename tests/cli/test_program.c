@@ -34,10 +34,6 @@ static void features_of_other_builds_are_known_by_name(void **state) {
                                           "--device cuda",
                                           "--device hip",
                                           "--kv-cache-dtype fp8",
-                                          "--cpu-offload-bytes 1G",
-                                          "--disk-offload-dir /tmp",
-                                          "--disk-offload-bytes 2GiB",
-                                          "--remote-store redis://localhost:6379",
                                           "--speculative-config {}"};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         char line[256];

@@ -225,7 +225,8 @@ class Keys(Case):
         self.assertEqual(reply["in_use"], {"pages": 0, "states": 0})
         self.assertEqual(reply["records_dropped"], {"host": 0, "disk": 0, "remote": 0})
         self.assertEqual(cached(), 0)
-        again = post(self.server, "/reset_prefix_cache", b"", root).json()
+        self.assertEqual(post(self.server, "/reset_prefix_cache?x=1", b"", root).status, 400)
+        again = post(self.server, "/reset_prefix_cache?reset_external=false", b"", root).json()
         self.assertEqual(again["dropped"]["pages"], 9)
 
     def test_zz_no_key_and_no_salt_is_logged(self):

@@ -114,7 +114,7 @@ static void parse_args(int argc, char **argv, struct args *a) {
                        .step_rows = 8192,
                        .pools = {10, 25, 50, 100},
                        .n_pools = 4,
-                       .shares = {20, 40, 60, 75, 85, 92, 96},
+                       .shares = {30, 40, 50, 60, 75, 85, 92},
                        .n_shares = 7};
     weir_error err;
     int c;

@@ -1,0 +1,419 @@
+/* What is resumed answers as what is computed anew: random conversations that branch, go on, are
+ * cut short, run side by side, are cancelled and preempted, over pools so small that something is
+ * given up at every step, on the exact column, id for id. */
+#include "tests/test.h"
+
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CONTEXT = 512, AT_ONCE = 12, CONVERSATIONS = 20, VOCAB_USED = 90 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { ROUNDS = 1, LENGTH_STRIDE = 17 };
+#else
+enum { ROUNDS = 2, LENGTH_STRIDE = 1 };
+#endif
+enum { LENGTHS = 300 };
+
+/* Rounds for each pool: WEIR_CACHED_ROUNDS, for long runs by hand, and which seeds they start from:
+ * WEIR_CACHED_SEED. */
+static uint32_t from_environment(const char *name, uint32_t otherwise) {
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
+}
+
+static uint64_t rng_state;
+static uint32_t below(uint32_t n) {
+    return (uint32_t)(rng_mix(rng_state++) % n);
+}
+
+struct ask {
+    int32_t prompt[CONTEXT], answer[CONTEXT];
+    uint32_t n, n_answer, max_tokens;
+    weir_params params;
+    weir_progress end;
+    weir_request *request;
+    bool cancel;
+};
+
+struct conversation {
+    int32_t ids[CONTEXT];
+    uint32_t n;
+};
+
+static weir_options base_options(void) {
+    weir_options o = weir_options_default();
+    o.compute = WEIR_COMPUTE_EXACT;
+    o.threads = 1;
+    o.max_model_len = CONTEXT;
+    o.max_num_seqs = AT_ONCE;
+    o.max_num_batched_tokens = 200;
+    return o;
+}
+
+static weir_engine *open_engine(const char *model, const weir_options *o) {
+    weir_engine *e;
+    weir_error err;
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", source_path(model));
+    if (weir_open(dir, o, &e, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    return e;
+}
+
+/* An engine whose pools hold `pages` pages and `slots` slots. */
+static weir_engine *open_tiny(const char *model, weir_options o, uint32_t pages, uint32_t slots) {
+    weir_info info;
+    weir_options probe = o;
+    probe.cpu_offload_bytes = 0;
+    probe.disk_offload_dir = probe.remote_store = NULL;
+    weir_engine *e = open_engine(model, &probe);
+    weir_get_info(e, &info);
+    weir_close(e);
+    o.max_checkpoints = slots - o.max_num_seqs;
+    o.kv_cache_bytes = slots * info.state_slot_bytes + pages * info.kv_page_bytes;
+    e = open_engine(model, &o);
+    weir_get_info(e, &info);
+    assert_int_equal(info.kv_pages, pages);
+    assert_int_equal(info.state_slots, slots);
+    return e;
+}
+
+static void submit(weir_engine *e, struct ask *a) {
+    weir_error err;
+    a->n_answer = 0;
+    if (weir_submit(e, a->prompt, a->n, &a->params, a, &a->request, &err))
+        fail_msg("%s: %s", err.where, err.message);
+}
+
+static void take(struct ask *a) {
+    weir_token t[64];
+    size_t n = weir_poll(a->request, t, 64, &a->end);
+    for (size_t i = 0; i < n; i++)
+        a->answer[a->n_answer++] = t[i].id;
+}
+
+static void await(struct ask *a) {
+    double limit = clock_seconds() + 300;
+    for (;;) {
+        take(a);
+        if (a->end.finish != WEIR_RUNNING)
+            return;
+        if (clock_seconds() > limit)
+            fail_msg("no end after five minutes");
+        nanosleep(&(struct timespec){0, 50000}, NULL);
+    }
+}
+
+static void answer_all(weir_engine *e, struct ask *a, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        submit(e, &a[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (a[i].cancel) {
+            nanosleep(&(struct timespec){0, 1000 * (long)below(3000)}, NULL);
+            weir_cancel(a[i].request);
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        await(&a[i]);
+        weir_release(a[i].request);
+        a[i].request = NULL;
+    }
+}
+
+/* Cold: another engine, nothing kept. */
+static void answer_cold(weir_engine *cold, struct ask *a, const struct ask *asked, uint32_t n) {
+    memcpy(a, asked, n * sizeof *a);
+    for (uint32_t i = 0; i < n; i++)
+        a[i].cancel = false;
+    answer_all(cold, a, n);
+}
+
+static void compare(const struct ask *warm, const struct ask *cold, unsigned long long seed,
+                    const char *what) {
+    if (warm->end.finish == WEIR_FINISH_ABORT ? warm->n_answer > cold->n_answer
+                                              : warm->n_answer != cold->n_answer)
+        fail_msg("%s, seed %llu: %u tokens instead of %u", what, seed, warm->n_answer,
+                 cold->n_answer);
+    for (uint32_t i = 0; i < warm->n_answer; i++)
+        if (warm->answer[i] != cold->answer[i])
+            fail_msg(
+                "%s, seed %llu: prompt of %u tokens, %u cached, %u preemptions: token %u is %d "
+                "instead of %d",
+                what, seed, warm->n, warm->end.cached_tokens, warm->end.preemptions, i,
+                warm->answer[i], cold->answer[i]);
+}
+
+static void random_tokens(int32_t *to, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = (int32_t)below(VOCAB_USED);
+}
+
+/* One more move in the life of a conversation: begun anew, branched off another, cut short, or gone
+ * on with what was said since. */
+static void move_on(struct conversation *all, struct conversation *c) {
+    uint32_t what = below(10), most = CONTEXT - 120;
+    if (what == 0 || c->n == 0) {
+        c->n = 1 + below(250);
+        random_tokens(c->ids, c->n);
+    } else if (what < 3) {
+        const struct conversation *from = &all[below(CONVERSATIONS)];
+        if (from->n > 1) {
+            uint32_t n = 1 + below(from->n);
+            memmove(c->ids, from->ids, n * sizeof *c->ids);
+            c->n = n;
+        }
+    } else if (what < 4) {
+        c->n = 1 + below(c->n);
+    } else if (what < 5) {
+        c->n = (c->n + 63) / 64 * 64 > c->n ? c->n / 64 * 64 : c->n; /* a whole number of blocks */
+        c->n = c->n ? c->n : 1;
+    }
+    uint32_t more = below(2) ? below(90) : 0;
+    if (c->n + more > most) {
+        c->n = 1 + below(200);
+        more = 0;
+    }
+    random_tokens(c->ids + c->n, more);
+    c->n += more;
+}
+
+static void ask_of(struct ask *a, const struct conversation *c) {
+    memset(a, 0, sizeof *a);
+    memcpy(a->prompt, c->ids, c->n * sizeof *c->ids);
+    a->n = c->n;
+    a->params = weir_params_default();
+    a->params.max_tokens = 1 + (below(3) ? below(20) : below(100));
+    a->params.temperature = below(2) ? 0 : 1;
+    a->params.has_seed = true;
+    a->params.seed = below(1000);
+    a->params.ignore_eos = true;
+    a->params.priority = (int64_t)below(3);
+    a->params.cache_salt = below(8) ? NULL : "tenant";
+    a->cancel = below(7) == 0;
+}
+
+struct life {
+    uint64_t cached, preemptions, cases;
+};
+
+static struct life live(weir_engine *warm, weir_engine *cold, uint32_t rounds,
+                        unsigned long long seed, const char *what) {
+    static struct conversation all[CONVERSATIONS];
+    static struct ask asked[AT_ONCE], again[AT_ONCE];
+    struct life life = {0};
+    memset(all, 0, sizeof all);
+    rng_state = seed << 32;
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint32_t n = 1 + below(AT_ONCE), first = below(CONVERSATIONS);
+        for (uint32_t i = 0; i < n; i++) {
+            struct conversation *c = &all[(first + i) % CONVERSATIONS];
+            move_on(all, c);
+            ask_of(&asked[i], c);
+        }
+        answer_all(warm, asked, n);
+        answer_cold(cold, again, asked, n);
+        for (uint32_t i = 0; i < n; i++) {
+            compare(&asked[i], &again[i], seed, what);
+            struct conversation *c = &all[(first + i) % CONVERSATIONS];
+            memcpy(c->ids + c->n, asked[i].answer, asked[i].n_answer * sizeof *c->ids);
+            c->n += asked[i].n_answer;
+            life.cached += asked[i].end.cached_tokens;
+            life.preemptions += asked[i].end.preemptions;
+            life.cases++;
+        }
+    }
+    return life;
+}
+
+static void check_balance(weir_engine *e) {
+    weir_stats s;
+    weir_cache_reset reset;
+    assert_int_equal(weir_reset_prefix_cache(e, true, &reset), WEIR_OK);
+    assert_int_equal(reset.pages_in_use, 0);
+    assert_int_equal(reset.states_in_use, 0);
+    weir_get_stats(e, &s);
+    assert_int_equal(s.tag_mismatches, 0);
+}
+
+static void random_conversations_answer_as_cold_ones(void **state) {
+    static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-linear"};
+    static const struct {
+        const char *policy;
+        uint32_t pages, slots;
+        enum weir_policy order;
+        bool async;
+    } pool[] = {
+        {"default", 8, 13, WEIR_FCFS, true},
+        {"interval:64", 14, 20, WEIR_PRIORITY, true},
+        {"end-of-prompt+junction+end-of-turn", 30, 16, WEIR_PRIORITY, false},
+        {"interval:128+end-of-turn", 60, 40, WEIR_FCFS, true},
+        {"none", 20, 14, WEIR_FCFS, true},
+    };
+    uint64_t cases = 0, preemptions = 0, cached = 0;
+    uint32_t rounds = from_environment("WEIR_CACHED_ROUNDS", ROUNDS);
+    uint32_t seed = from_environment("WEIR_CACHED_SEED", 0);
+    for (size_t m = 0; m < 2; m++) {
+        weir_options o = base_options();
+        o.prefix_caching = false;
+        weir_engine *cold = open_engine(models[m], &o);
+        for (size_t p = 0; p < sizeof pool / sizeof *pool; p++) {
+            o = base_options();
+            o.checkpoint_policy = pool[p].policy;
+            o.policy = pool[p].order;
+            o.async_scheduling = pool[p].async;
+            weir_engine *warm = open_tiny(models[m], o, pool[p].pages, pool[p].slots);
+            struct life life = live(warm, cold, rounds, seed + 100 * m + p, pool[p].policy);
+            cases += life.cases;
+            cached += life.cached;
+            preemptions += life.preemptions;
+            check_balance(warm);
+            weir_close(warm);
+        }
+        weir_close(cold);
+    }
+    assert_true(preemptions > 0 && cached > 0);
+    print_message("%llu answers compared\n", (unsigned long long)cases);
+}
+
+static void every_prompt_length_answers_as_cold_and_resumes(void **state) {
+    static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-linear"};
+    for (size_t m = 0; m < 2; m++) {
+        weir_options o = base_options();
+        weir_engine *warm = open_engine(models[m], &o);
+        o.prefix_caching = false;
+        weir_engine *cold = open_engine(models[m], &o);
+        static struct ask a, again, next, next_again;
+        int32_t ids[CONTEXT];
+        rng_state = 77 + m;
+        random_tokens(ids, CONTEXT);
+        for (uint32_t n = 1; n <= LENGTHS; n += m ? 8 * LENGTH_STRIDE + 1 : LENGTH_STRIDE) {
+            memset(&a, 0, sizeof a);
+            /* A first token of its own: nothing comes from the length before. */
+            memcpy(a.prompt, ids, n * sizeof *ids);
+            a.prompt[0] = (int32_t)(n % VOCAB_USED);
+            if (n > 1)
+                a.prompt[1] = (int32_t)(n / VOCAB_USED);
+            a.n = n;
+            a.params = weir_params_default();
+            a.params.temperature = 0;
+            a.params.max_tokens = 1 + n % 5 + (n % 20 ? 0 : 60);
+            a.params.ignore_eos = true;
+            answer_cold(cold, &again, &a, 1);
+            answer_all(warm, &a, 1);
+            compare(&a, &again, n, "cold");
+            answer_all(warm, &a, 1);
+            compare(&a, &again, n, "the same again");
+            if (a.end.cached_tokens != (n - 1) / 64 * 64)
+                fail_msg("prompt of %u: %u tokens cached", n, a.end.cached_tokens);
+            if (n % 4)
+                continue;
+            /* Prompt, answer and something more. */
+            next = a;
+            memcpy(next.prompt + n, a.answer, a.n_answer * sizeof *a.answer);
+            next.n = n + a.n_answer + 3;
+            memcpy(next.prompt + n + a.n_answer, ids, 3 * sizeof *ids);
+            answer_cold(cold, &next_again, &next, 1);
+            answer_all(warm, &next, 1);
+            compare(&next, &next_again, n, "the next turn");
+            /* The last token of an answer is drawn but never computed. */
+            uint32_t known = (n + a.n_answer - 1) / 64 * 64;
+            if (next.end.cached_tokens != known)
+                fail_msg("turn after %u + %u: %u tokens cached", n, a.n_answer,
+                         next.end.cached_tokens);
+        }
+        check_balance(warm);
+        weir_close(warm);
+        weir_close(cold);
+    }
+}
+
+/* F-049 */
+static void F049_a_growing_session_never_falls_back_to_nothing(void **state) {
+    weir_options o = base_options();
+    o.max_model_len = 0;
+    weir_engine *e = open_engine("models/micro-k3-odd", &o);
+    weir_info info;
+    weir_get_info(e, &info);
+    static int32_t ids[40000];
+    uint32_t n = 300, before = 0;
+    weir_error err;
+    rng_state = 49;
+    random_tokens(ids, 40000);
+    for (int turn = 0; turn < 40 && n + 40 < info.max_model_len; turn++) {
+        weir_params p = weir_params_default();
+        weir_request *r;
+        weir_progress end;
+        weir_token t[64];
+        p.max_tokens = 20;
+        p.ignore_eos = true;
+        p.has_seed = true;
+        assert_int_equal(weir_submit(e, ids, n, &p, NULL, &r, &err), WEIR_OK);
+        uint32_t k = 0;
+        do {
+            k += (uint32_t)weir_poll(r, t + k, 64 - k, &end);
+            nanosleep(&(struct timespec){0, 50000}, NULL);
+        } while (end.finish == WEIR_RUNNING);
+        weir_release(r);
+        for (uint32_t i = 0; i < k; i++)
+            ids[n + i] = t[i].id;
+        if (turn && end.cached_tokens + 64 < before)
+            fail_msg("turn %d: %u of %u tokens, the turn before had %u", turn, end.cached_tokens, n,
+                     before);
+        before = n + k - 1;
+        n += k + 5 + below(30);
+    }
+    weir_close(e);
+}
+
+/* Sixty-four conversations at once, each with a code word; tiny pools; each keeps its own. */
+static void canaries_do_not_cross_over_under_load(void **state) {
+    enum { MANY = 64, TURNS = 3 };
+    static struct ask a[MANY], again[MANY];
+    weir_options o = base_options();
+    o.max_num_seqs = 24;
+    o.prefix_caching = false;
+    weir_engine *cold = open_engine("models/micro-k3-odd", &o);
+    o.prefix_caching = true;
+    weir_engine *warm = open_tiny("models/micro-k3-odd", o, 60, 40);
+    rng_state = 64;
+    int32_t common[96];
+    random_tokens(common, 96);
+    for (int i = 0; i < MANY; i++) {
+        struct conversation c = {.n = 96 + 40};
+        memcpy(c.ids, common, sizeof common);
+        for (int k = 0; k < 40; k++)
+            c.ids[96 + k] = i; /* the canary */
+        ask_of(&a[i], &c);
+        a[i].cancel = false;
+        a[i].params.max_tokens = 30;
+        a[i].params.cache_salt = NULL;
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        answer_cold(cold, again, a, MANY);
+        answer_all(warm, a, MANY);
+        for (int i = 0; i < MANY; i++) {
+            compare(&a[i], &again[i], (unsigned long long)i, "canary");
+            memcpy(a[i].prompt + a[i].n, a[i].answer, a[i].n_answer * sizeof *a[i].answer);
+            a[i].n += a[i].n_answer;
+        }
+    }
+    check_balance(warm);
+    weir_close(warm);
+    weir_close(cold);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_prompt_length_answers_as_cold_and_resumes),
+        cmocka_unit_test(random_conversations_answer_as_cold_ones),
+        cmocka_unit_test(F049_a_growing_session_never_falls_back_to_nothing),
+        cmocka_unit_test(canaries_do_not_cross_over_under_load),
+    };
+    return cmocka_run_group_tests_name("cached", tests, NULL, NULL);
+}

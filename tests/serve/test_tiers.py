@@ -1,0 +1,263 @@
+"""Black-box tests of the cache tiers of `weir serve`: whatever happens to disk and Redis, the text is that
+of a cold run, and what was published is found again.
+
+usage: test_tiers.py PATH_OF_weir MODEL_DIRECTORY [unittest arguments]
+WEIR_KILLS=100: how often a server is killed in the middle of its writes (default 6).
+"""
+import concurrent.futures
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from test_http import get, post, wait_for
+import test_server
+from test_server import JSON, Weir, total
+
+KEY = "Authorization: Bearer k"
+ROOT = "Authorization: Bearer root"
+COMMON = ("--compute", "exact", "--threads", "1", "--api-key", "k", "--admin-key", "root",
+          "--max-model-len", "512", "--max-num-seqs", "4", "--max-checkpoints", "8",
+          "--max-num-batched-tokens", "128")
+
+
+def prompt(number, tokens):
+    """Ids of ordinary text, another beginning for each number."""
+    source = random.Random(number)
+    return [source.randrange(300, 2000) for _ in range(tokens)]
+
+
+PROMPTS = [prompt(i, 140 + 37 * i) for i in range(6)]
+
+
+def ask(server, ids, **fields):
+    body = {"prompt": ids, "max_tokens": 6, "temperature": 0, "ignore_eos": True, **fields}
+    answer = post(server, "/v1/completions", json.dumps(body).encode(), JSON, KEY)
+    assert answer.status == 200, answer.body
+    reply = answer.json()
+    return (reply["choices"][0]["text"],
+            reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def forget_device(server):
+    answer = post(server, "/reset_prefix_cache?reset_external=false", b"", ROOT)
+    assert answer.status == 200, answer.body
+
+
+def metric(server, name, part=""):
+    return total(server.metrics(KEY), name, part)
+
+
+def settled(server, tier):
+    """Waits until the tier has taken all that it was offered."""
+    last, since = -1, time.time()
+    while time.time() - since < 0.7:
+        now = sum(v for labels, v in server.metrics(KEY)["weir_tier_moved_bytes_total"].items()
+                  if f'tier="{tier}"' in labels and 'task="store"' in labels)
+        if now != last:
+            last, since = now, time.time()
+        time.sleep(0.05)
+
+
+class Tiers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        server = Weir(*COMMON, "--no-enable-prefix-caching")
+        cls.cold = [ask(server, p)[0] for p in PROMPTS]
+        server.stop()
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory, True)
+
+    def check_all(self, server, least_cached=None):
+        for p, text in zip(PROMPTS, self.cold):
+            got, cached = ask(server, p)
+            self.assertEqual(got, text)
+            if least_cached is not None:
+                self.assertGreaterEqual(cached, least_cached(len(p)))
+
+    def test_each_tier_gives_back_what_left_the_device(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        for tier, options in (("host", ("--cpu-offload-bytes", "1GiB")),
+                              ("disk", ("--disk-offload-dir", self.directory)),
+                              ("remote", ("--remote-store", redis.url))):
+            with self.subTest(tier):
+                server = Weir(*COMMON, *options)
+                self.check_all(server)
+                settled(server, tier)
+                forget_device(server)
+                self.check_all(server, lambda n: (n - 1) // 64 * 64)
+                self.assertGreater(
+                    metric(server, "weir_prompt_tokens_by_source_total", f'source="{tier}"'), 0)
+                code, _ = server.stop()
+                self.assertEqual(code, 0)
+
+    def test_F052_a_second_server_reads_what_the_first_published(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        first = Weir(*COMMON, "--remote-store", redis.url)
+        self.check_all(first)
+        settled(first, "remote")
+        second = Weir(*COMMON, "--remote-store", redis.url)
+        self.check_all(second, lambda n: (n - 1) // 64 * 64)
+        first.stop()
+        second.stop()
+
+    def test_a_restart_finds_what_was_on_disk(self):
+        options = (*COMMON, "--disk-offload-dir", self.directory)
+        server = Weir(*options)
+        self.check_all(server)
+        settled(server, "disk")
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        server = Weir(*options)
+        self.check_all(server, lambda n: (n - 1) // 64 * 64)
+        server.stop()
+
+    def test_killed_in_the_middle_of_writes(self):
+        options = (*COMMON, "--disk-offload-dir", self.directory)
+        dice = random.Random(int(os.environ.get("WEIR_SEED", "1")))
+        server = Weir(*options)
+        for p in PROMPTS[:2]:
+            ask(server, p)
+        settled(server, "disk")  # these two are published for good
+        for kill in range(int(os.environ.get("WEIR_KILLS", "6"))):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                fresh = [prompt(1000 + 10 * kill + i, 200 + dice.randrange(200)) for i in range(4)]
+                running = [pool.submit(ask, server, p) for p in fresh]
+                time.sleep(dice.random() * 0.6)
+                server.process.send_signal(signal.SIGKILL)
+                server.process.wait()
+                for r in running:
+                    r.exception()  # cut off: of no interest
+            server = Weir(*options)
+            for p, text in zip(PROMPTS[:2], self.cold):
+                got, cached = ask(server, p)
+                self.assertEqual(got, text, f"kill {kill}")
+                self.assertGreaterEqual(cached, (len(p) - 1) // 64 * 64, f"kill {kill}")
+            got, _ = ask(server, fresh[0])
+            again, _ = ask(server, fresh[0])
+            self.assertEqual(got, again, f"kill {kill}")
+            self.assertEqual(metric(server, "weir_tier_damaged_records_total"), 0, f"kill {kill}")
+        self.check_all(server)
+        server.stop()
+
+    def test_redis_stopped_started_filled_and_damaged(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        server = Weir(*COMMON, "--remote-store", redis.url)
+        self.check_all(server)
+        settled(server, "remote")
+
+        redis.stop()
+        for _ in range(3):
+            forget_device(server)
+            self.check_all(server)
+        self.assertEqual(metric(server, "weir_tier_up", 'tier="remote"'), 0)
+
+        redis.start()
+        self.assertTrue(wait_for(lambda: metric(server, "weir_tier_up", 'tier="remote"') == 1, 60))
+        forget_device(server)
+        self.check_all(server)
+        settled(server, "remote")
+
+        redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        redis.command("CONFIG", "SET", "maxmemory", "1500000")
+        for i in range(3):
+            ask(server, prompt(500 + i, 300))
+        forget_device(server)
+        self.check_all(server)
+        redis.command("CONFIG", "SET", "maxmemory", "0")
+
+        dice = random.Random(5)
+        for name in redis.command("KEYS", "*"):
+            size = redis.command("STRLEN", name)
+            for _ in range(3):
+                at = dice.randrange(size)
+                byte = redis.command("GETRANGE", name, str(at), str(at))
+                redis.command("SETRANGE", name, str(at), bytes([byte[0] ^ 1 << dice.randrange(8)]))
+        forget_device(server)
+        self.check_all(server)
+        self.assertGreater(metric(server, "weir_tier_damaged_records_total", 'tier="remote"'), 0)
+
+        _, log = server.stop()
+        lines = [line for line in log.splitlines() if "redis" in line.lower()]
+        self.assertLessEqual(len(lines), 12, "\n".join(lines))  # not one for each request
+
+    def test_everything_at_once_under_load(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        server = Weir(*COMMON, "--cpu-offload-bytes", "4MiB", "--disk-offload-dir", self.directory,
+                      "--disk-offload-bytes", "20MiB", "--remote-store", redis.url)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for _ in range(4):
+                order = list(range(len(PROMPTS))) * 2
+                random.Random(9).shuffle(order)
+                answers = list(pool.map(lambda i: ask(server, PROMPTS[i])[0], order))
+                self.assertEqual(answers, [self.cold[i] for i in order])
+                forget_device(server)
+        self.assertEqual(metric(server, "weir_tier_damaged_records_total"), 0)
+        code, _ = server.stop()
+        self.assertEqual(code, 0)
+
+
+class Redis:
+    def __init__(self):
+        self.directory = tempfile.mkdtemp()
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--appendonly", "no", "--dir", self.directory],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def answers():
+            try:
+                return self.command("PING") == b"PONG"
+            except OSError:
+                return False
+        assert wait_for(answers, 20), "no redis-server"
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    def command(self, *words):
+        with socket.create_connection(("127.0.0.1", self.port), 10) as s:
+            words = [w if isinstance(w, bytes) else w.encode() for w in words]
+            s.sendall(b"*%d\r\n" % len(words) +
+                      b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+            return self.reply(s.makefile("rb"))
+
+    def reply(self, stream):
+        line = stream.readline().rstrip(b"\r\n")
+        kind, rest = line[:1], line[1:]
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return stream.read(int(rest) + 2)[:-2] if int(rest) >= 0 else None
+        if kind == b"*":
+            return [self.reply(stream) for _ in range(int(rest))]
+        if not line or kind == b"-":
+            raise OSError(line.decode())
+        return rest
+
+
+if __name__ == "__main__":
+    test_server.WEIR, test_server.MODEL = sys.argv[1:3]
+    test_server.WEIR = os.path.abspath(test_server.WEIR)
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
