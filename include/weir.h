@@ -177,8 +177,9 @@ double weir_now(void);
 
 /* What the loaded model is. Strings live as long as the engine. */
 typedef struct weir_info {
-    const char *family; /* "kimi_k3", "kimi_linear" */
-    const char *column; /* which operations run: "exact", "avx512", "avx2", "portable", "null" */
+    const char *family;   /* "kimi_k3", "kimi_linear" */
+    char fingerprint[65]; /* of all that kept history depends on, hexadecimal; names its caches */
+    const char *column;   /* which operations run: "exact", "avx512", "avx2", "portable", "null" */
     uint32_t vocab_size, max_model_len, max_num_seqs, max_num_batched_tokens, page_tokens, threads;
     uint32_t kv_pages, state_slots;
     uint64_t kv_page_bytes, state_slot_bytes, weight_bytes;

@@ -237,6 +237,8 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .state_slot_bytes = unit.slot_bytes,
         .weight_bytes = l->weights ? weights_bytes(l->weights) : 0,
     };
+    _Static_assert(sizeof setup.info.fingerprint == CACHE_KEY_HEX, "all of it");
+    cache_key_hex(&l->fingerprint, setup.info.fingerprint);
     *out = setup;
     return WEIR_OK;
 }

@@ -16,6 +16,7 @@
 #include "serve/page.h"
 #include "serve/turns.h"
 
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -129,12 +130,23 @@ static weir_status choose_names(struct server *s, weir_error *err) {
 
 /* ---- loading ---- */
 
+/* The null column opens no tiers, whatever it was asked for. */
+static bool keeps_turns(const struct serve_config *c) {
+    return c->turns_path || (c->engine.disk_offload_dir && c->engine.prefix_caching &&
+                             c->engine.compute != WEIR_COMPUTE_NULL);
+}
+
 /* A file that is not ours is neither read nor written over: the server does without. */
 static void load_turns(struct server *s) {
-    const char *path = s->config->turns_path;
+    char path[PATH_MAX];
     weir_error err = {0};
     weir_info info;
     weir_get_info(s->loaded_engine, &info);
+    if (s->config->turns_path)
+        snprintf(path, sizeof path, "%s", s->config->turns_path);
+    else /* in the folder that the disk tier has made for this model */
+        snprintf(path, sizeof path, "%s/%.16s/turns", s->config->engine.disk_offload_dir,
+                 info.fingerprint);
     if (turns_load(s->turns, path, info.vocab_size, &err) != WEIR_OK)
         log_line(LOG_WARN, "turns are neither read nor saved: %s: %s", err.where, err.message);
     else if (!turns_keep(s->turns, path, SAVE_SECONDS))
@@ -147,7 +159,7 @@ static void *load(void *arg) {
     options.on_progress = http_wake;
     options.on_progress_arg = s->http;
     s->load_status = weir_open(s->config->model_dir, &options, &s->loaded_engine, &s->load_error);
-    if (s->load_status == WEIR_OK && s->turns && s->config->turns_path)
+    if (s->load_status == WEIR_OK && s->turns && keeps_turns(s->config))
         load_turns(s);
     if (s->load_status == WEIR_OK && s->api)
         s->load_status = s->api->open(s, &s->api_state, &s->load_error);

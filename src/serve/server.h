@@ -54,7 +54,8 @@ struct serve_config {
     bool salt_by_key; /* the cache salt defaults to one derived from the API key */
     /* 64 MiB: generated turns kept to be replayed exactly when they come back as messages; 0: none.
      * turns_path: they are read from this file at the start and saved to it every minute and at the
-     * end; NULL: they end with the process. */
+     * end; NULL: a file in the directory of the disk tier, or without one they end with the
+     * process. */
     size_t turn_replay_bytes;
     const char *turns_path;
     bool moonshot_usage; /* usage.cached_tokens beside prompt_tokens_details */

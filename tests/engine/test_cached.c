@@ -202,7 +202,8 @@ struct life {
     uint64_t cached, preemptions, cases;
 };
 
-static struct life live(weir_engine *warm, weir_engine *cold, uint32_t rounds,
+/* forget: the pools are emptied before each round, so that what is resumed comes from the tiers. */
+static struct life live(weir_engine *warm, weir_engine *cold, uint32_t rounds, bool forget,
                         unsigned long long seed, const char *what) {
     static struct conversation all[CONVERSATIONS];
     static struct ask asked[AT_ONCE], again[AT_ONCE];
@@ -216,6 +217,9 @@ static struct life live(weir_engine *warm, weir_engine *cold, uint32_t rounds,
             move_on(all, c);
             ask_of(&asked[i], c);
         }
+        weir_cache_reset dropped;
+        if (forget && below(4))
+            assert_int_equal(weir_reset_prefix_cache(warm, false, &dropped), WEIR_OK);
         answer_all(warm, asked, n);
         answer_cold(cold, again, asked, n);
         for (uint32_t i = 0; i < n; i++) {
@@ -234,7 +238,11 @@ static struct life live(weir_engine *warm, weir_engine *cold, uint32_t rounds,
 static void check_balance(weir_engine *e) {
     weir_stats s;
     weir_cache_reset reset;
-    assert_int_equal(weir_reset_prefix_cache(e, true, &reset), WEIR_OK);
+    double limit = clock_seconds() + 60;
+    do { /* moves to the tiers hold pages until they end */
+        assert_int_equal(weir_reset_prefix_cache(e, true, &reset), WEIR_OK);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    } while (reset.pages_in_use + reset.states_in_use > 0 && clock_seconds() < limit);
     assert_int_equal(reset.pages_in_use, 0);
     assert_int_equal(reset.states_in_use, 0);
     weir_get_stats(e, &s);
@@ -268,7 +276,7 @@ static void random_conversations_answer_as_cold_ones(void **state) {
             o.policy = pool[p].order;
             o.async_scheduling = pool[p].async;
             weir_engine *warm = open_tiny(models[m], o, pool[p].pages, pool[p].slots);
-            struct life life = live(warm, cold, rounds, seed + 100 * m + p, pool[p].policy);
+            struct life life = live(warm, cold, rounds, false, seed + 100 * m + p, pool[p].policy);
             cases += life.cases;
             cached += life.cached;
             preemptions += life.preemptions;
@@ -279,6 +287,41 @@ static void random_conversations_answer_as_cold_ones(void **state) {
     }
     assert_true(preemptions > 0 && cached > 0);
     print_message("%llu answers compared\n", (unsigned long long)cases);
+}
+
+static void random_conversations_over_tiers_answer_as_cold_ones(void **state) {
+    char directory[] = "/tmp/weir-cached-XXXXXX", command[64];
+    assert_non_null(mkdtemp(directory));
+    static const struct {
+        const char *name;
+        uint64_t host, disk;
+    } tiers[] = {{"host", 3 << 20, 0}, {"disk", 0, 6 << 20}, {"host and disk", 1 << 20, 20 << 20}};
+    uint32_t rounds = from_environment("WEIR_CACHED_ROUNDS", ROUNDS + 2);
+    uint32_t seed = from_environment("WEIR_CACHED_SEED", 0);
+    weir_options o = base_options();
+    o.prefix_caching = false;
+    weir_engine *cold = open_engine("models/micro-k3-odd", &o);
+    uint64_t fetched = 0;
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
+        o = base_options();
+        o.cpu_offload_bytes = tiers[i].host;
+        o.disk_offload_dir = tiers[i].disk ? directory : NULL;
+        o.disk_offload_bytes = tiers[i].disk;
+        weir_engine *warm = open_tiny("models/micro-k3-odd", o, 40, 30);
+        weir_stats s;
+        live(warm, cold, rounds, true, seed + 1000 + i, tiers[i].name);
+        weir_get_stats(warm, &s);
+        for (int k = WEIR_HOST; k < WEIR_SOURCES; k++) {
+            fetched += s.sourced_tokens[k];
+            assert_int_equal(s.tier[k].damaged, 0);
+        }
+        check_balance(warm);
+        weir_close(warm);
+    }
+    weir_close(cold);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
+    assert_true(fetched > 0);
 }
 
 static void every_prompt_length_answers_as_cold_and_resumes(void **state) {
@@ -408,10 +451,14 @@ static void canaries_do_not_cross_over_under_load(void **state) {
     weir_close(cold);
 }
 
-int main(void) {
+/* test_cached [PATTERN]: only tests of that name, for long runs by hand. */
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_prompt_length_answers_as_cold_and_resumes),
         cmocka_unit_test(random_conversations_answer_as_cold_ones),
+        cmocka_unit_test(random_conversations_over_tiers_answer_as_cold_ones),
         cmocka_unit_test(F049_a_growing_session_never_falls_back_to_nothing),
         cmocka_unit_test(canaries_do_not_cross_over_under_load),
     };

@@ -115,7 +115,7 @@ step_tsan() {
     configure tsan $sanitizer_options -Db_sanitize=thread &&
         ninja -C build-check/tsan &&
         TSAN_OPTIONS=halt_on_error=1 \
-            run_tests tsan --timeout-multiplier 10 --suite base --suite engine --suite serve
+            run_tests tsan --timeout-multiplier 10 --suite base --suite cache --suite engine --suite serve
 }
 
 # Every model against its golden numbers, on both columns.
