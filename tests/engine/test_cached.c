@@ -452,6 +452,38 @@ static void canaries_do_not_cross_over_under_load(void **state) {
 }
 
 /* test_cached [PATTERN]: only tests of that name, for long runs by hand. */
+/* Two that say the same side by side each have pages of their own. Once the other has ended, its
+ * history is in the way of the one that is left, and must be given up or shared for it to go on. */
+static void the_last_one_running_is_not_stopped_by_history_it_has_twice(void **state) {
+    weir_options o = base_options();
+    o.max_num_seqs = 2;
+    o.prefix_caching = false;
+    weir_engine *cold = open_engine("models/micro-k3-odd", &o);
+    o.prefix_caching = true;
+    static struct ask a[2], again[2];
+    for (int async = 0; async < 2; async++) {
+        o.async_scheduling = async;
+        weir_engine *warm = open_tiny("models/micro-k3-odd", o, CONTEXT / 64, 4);
+        rng_state = 5;
+        memset(a, 0, sizeof a);
+        for (int i = 0; i < 2; i++) {
+            a[i].n = 20;
+            memset(a[i].prompt, 0, a[i].n * sizeof *a[i].prompt);
+            a[i].params = weir_params_default();
+            a[i].params.temperature = 0;
+            a[i].params.ignore_eos = true;
+            a[i].params.max_tokens = i ? CONTEXT - a[i].n : 200;
+        }
+        answer_cold(cold, again, a, 2);
+        answer_all(warm, a, 2);
+        for (int i = 0; i < 2; i++)
+            compare(&a[i], &again[i], 5, "twins");
+        check_balance(warm);
+        weir_close(warm);
+    }
+    weir_close(cold);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
@@ -461,6 +493,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_conversations_over_tiers_answer_as_cold_ones),
         cmocka_unit_test(F049_a_growing_session_never_falls_back_to_nothing),
         cmocka_unit_test(canaries_do_not_cross_over_under_load),
+        cmocka_unit_test(the_last_one_running_is_not_stopped_by_history_it_has_twice),
     };
     return cmocka_run_group_tests_name("cached", tests, NULL, NULL);
 }
