@@ -268,22 +268,6 @@ static bool memory_allows(const struct scheduler *s, const struct weir_request *
            promised_pages(s) + need <= cache_pages_available(s->index);
 }
 
-/* Under WEIR_PRIORITY a more urgent request does not wait for less urgent ones to end. */
-static void make_way(struct scheduler *s, uint32_t steps_in_flight) {
-    while (s->n_waiting > 0 && s->n_running > 0) {
-        struct weir_request *first = s->waiting[0];
-        if (first->ask.priority >= s->running[s->n_running - 1]->ask.priority)
-            return;
-        if (s->n_running < s->limits.max_seqs && memory_allows(s, first))
-            return;
-        if (steps_in_flight > 0) {
-            s->wants_rest = true;
-            return;
-        }
-        preempt_last(s);
-    }
-}
-
 /* ------------------------------------------------------------------------------------ admission
  */
 
@@ -355,15 +339,15 @@ static void admit(struct scheduler *s, struct weir_request *r) {
 enum { MOST_FETCHES = 2 };
 
 /* Looks up what is cached. Returns false when the request was parked: somebody else is about to
- * bring more than is there. */
-static bool match(struct scheduler *s, struct weir_request *r) {
+ * bring more than is there. The tiers are asked when it can run at once, or `anyway`. */
+static bool match(struct scheduler *s, struct weir_request *r, bool anyway) {
     struct cache_lease *lease = &r->run.lease;
     uint32_t known = request_known(r), most = resume_limit(r);
     if (cache_match(s->index, lease, r->tokens, known, most, true) == CACHE_WAIT) {
         park(s, r);
         return false;
     }
-    if (!s->tiers || r->run.fetches >= MOST_FETCHES || !memory_allows(s, r))
+    if (!s->tiers || r->run.fetches >= MOST_FETCHES || !(anyway || memory_allows(s, r)))
         return true;
     r->run.fetches++;
     r->run.load = cache_fetch(s->tiers, lease, known, most);
@@ -374,10 +358,33 @@ static bool match(struct scheduler *s, struct weir_request *r) {
     return false;
 }
 
+/* Under WEIR_PRIORITY a more urgent request does not wait for less urgent ones to end. */
+static void make_way(struct scheduler *s, uint32_t steps_in_flight) {
+    while (s->n_waiting > 0 && s->n_running > 0) {
+        struct weir_request *first = s->waiting[0];
+        if (first->ask.priority >= s->running[s->n_running - 1]->ask.priority)
+            return;
+        if (s->n_running < s->limits.max_seqs && memory_allows(s, first))
+            return;
+        /* What the tiers have comes first: preempting for one that then waits for them is in vain.
+         */
+        if (s->tiers && first->run.fetches < MOST_FETCHES) {
+            if (!match(s, first, true))
+                continue;
+            cache_release(s->index, &first->run.lease);
+        }
+        if (steps_in_flight > 0) {
+            s->wants_rest = true;
+            return;
+        }
+        preempt_last(s);
+    }
+}
+
 static void plan_waiting(struct scheduler *s, struct step *step, struct allowance *left) {
     while (s->n_waiting > 0 && s->n_running < s->limits.max_seqs && left->rows > 0) {
         struct weir_request *r = s->waiting[0];
-        if (!match(s, r))
+        if (!match(s, r, false))
             continue;
         r->run.computed = r->run.lease.resume;
         struct step_entry e = next_chunk(r, *left);

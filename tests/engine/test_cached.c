@@ -416,7 +416,7 @@ static void F049_a_growing_session_never_falls_back_to_nothing(void **state) {
 
 /* Sixty-four conversations at once, each with a code word; tiny pools; each keeps its own. */
 static void canaries_do_not_cross_over_under_load(void **state) {
-    enum { MANY = SLOW ? 10 : 64, TURNS = SLOW ? 2 : 3 };
+    enum { MANY = SLOW ? 6 : 64, TURNS = SLOW ? 2 : 3 };
     static struct ask a[MANY], again[MANY];
     weir_options o = base_options();
     o.max_num_seqs = 24;

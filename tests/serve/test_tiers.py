@@ -18,6 +18,7 @@ import time
 import unittest
 
 from test_http import get, post, wait_for
+import test_http
 import test_server
 from test_server import JSON, Weir, total
 
@@ -69,6 +70,8 @@ def settled(server, tier):
 class Tiers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        if test_http.SANITIZED:  # a tenth of the speed: the same paths, fewer and shorter prompts
+            PROMPTS[:] = [prompt(i, 70 + 64 * i) for i in range(2)]
         server = Weir(*COMMON, "--no-enable-prefix-caching")
         cls.cold = [ask(server, p)[0] for p in PROMPTS]
         server.stop()
@@ -130,9 +133,9 @@ class Tiers(unittest.TestCase):
         for p in PROMPTS[:2]:
             ask(server, p)
         settled(server, "disk")  # these two are published for good
-        for kill in range(int(os.environ.get("WEIR_KILLS", "6"))):
+        for kill in range(int(os.environ.get("WEIR_KILLS", "1" if test_http.SANITIZED else "6"))):
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
-                fresh = [prompt(1000 + 10 * kill + i, 200 + dice.randrange(200)) for i in range(4)]
+                fresh = [prompt(1000 + 10 * kill + i, len(PROMPTS[-1]) + dice.randrange(120)) for i in range(4)]
                 running = [pool.submit(ask, server, p) for p in fresh]
                 time.sleep(dice.random() * 0.6)
                 server.process.send_signal(signal.SIGKILL)
@@ -173,7 +176,7 @@ class Tiers(unittest.TestCase):
         redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
         redis.command("CONFIG", "SET", "maxmemory", "1500000")
         for i in range(3):
-            ask(server, prompt(500 + i, 300))
+            ask(server, prompt(500 + i, len(PROMPTS[-1])))
         forget_device(server)
         self.check_all(server)
         redis.command("CONFIG", "SET", "maxmemory", "0")
@@ -199,7 +202,7 @@ class Tiers(unittest.TestCase):
         server = Weir(*COMMON, "--cpu-offload-bytes", "4MiB", "--disk-offload-dir", self.directory,
                       "--disk-offload-bytes", "20MiB", "--remote-store", redis.url)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for _ in range(4):
+            for _ in range(1 if test_http.SANITIZED else 4):
                 order = list(range(len(PROMPTS))) * 2
                 random.Random(9).shuffle(order)
                 answers = list(pool.map(lambda i: ask(server, PROMPTS[i])[0], order))
@@ -260,4 +263,7 @@ class Redis:
 if __name__ == "__main__":
     test_server.WEIR, test_server.MODEL = sys.argv[1:3]
     test_server.WEIR = os.path.abspath(test_server.WEIR)
+    with open(test_server.WEIR, "rb") as program:
+        code = program.read()
+    test_http.SANITIZED = b"__asan_init" in code or b"__tsan_init" in code
     unittest.main(argv=sys.argv[:1] + sys.argv[3:])
