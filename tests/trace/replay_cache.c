@@ -48,7 +48,7 @@ struct bench {
     struct policy policy[MOST];
     uint32_t n_policies;
     json_t *rows;
-    uint32_t broken;
+    uint32_t kept, broken; /* promises */
 };
 
 /* One cell of the table. */
@@ -264,6 +264,7 @@ static struct cell best_split(struct bench *b, const char *pool, const struct po
 
 static void promise(struct bench *b, bool kept, const char *pool, const char *what, double got,
                     double limit) {
+    b->kept += kept;
     if (kept)
         return;
     b->broken++;
@@ -363,6 +364,8 @@ int main(int argc, char **argv) {
         putchar('\n');
         json_decref(top);
     }
+    if (b.args.check)
+        fprintf(stderr, "%" PRIu32 " passed, %" PRIu32 " failed\n", b.kept, b.broken);
     json_decref(b.rows);
     free(b.order);
     trace_free(&b.trace);
