@@ -414,6 +414,93 @@ static void F049_a_growing_session_never_falls_back_to_nothing(void **state) {
     weir_close(e);
 }
 
+/* Asks of `a` what both engines answer; they must agree. Returns how many tokens were cached. */
+static uint32_t both(weir_engine *warm, weir_engine *cold, const int32_t *ids, uint32_t n,
+                     uint32_t answer, const char *what) {
+    static struct ask a, again;
+    memset(&a, 0, sizeof a);
+    memcpy(a.prompt, ids, n * sizeof *ids);
+    a.n = n;
+    a.params = weir_params_default();
+    a.params.temperature = 0;
+    a.params.max_tokens = answer;
+    a.params.ignore_eos = true;
+    answer_all(warm, &a, 1);
+    answer_cold(cold, &again, &a, 1);
+    compare(&a, &again, n, what);
+    return a.end.cached_tokens;
+}
+
+static void open_pair(weir_engine **warm, weir_engine **cold, uint32_t rows) {
+    weir_options o = base_options();
+    o.max_num_batched_tokens = rows;
+    *warm = open_engine("models/micro-k3-odd", &o);
+    o.prefix_caching = false;
+    *cold = open_engine("models/micro-k3-odd", &o);
+}
+
+static void F043_warm_answers_equal_cold_ones_and_use_the_cache(void **state) {
+    weir_engine *warm, *cold;
+    int32_t ids[300];
+    open_pair(&warm, &cold, 200);
+    rng_state = 43;
+    random_tokens(ids, 300);
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < (SLOW ? 3 : 20); i++) {
+            ids[150] = i;
+            uint32_t cached = both(warm, cold, ids, 200 + (uint32_t)i, 6, "F043");
+            assert_true(cached >= (pass ? 192 : i ? 128 : 0) || (!pass && i == 1));
+        }
+    weir_close(warm);
+    weir_close(cold);
+}
+
+static void F044_a_changed_middle_resumes_before_the_change(void **state) {
+    weir_engine *warm, *cold;
+    int32_t ids[400];
+    open_pair(&warm, &cold, 200);
+    rng_state = 44;
+    random_tokens(ids, 400);
+    both(warm, cold, ids, 390, 10, "F044");
+    for (int32_t at = 380; at > 0; at -= SLOW ? 170 : 57) {
+        ids[at] = (ids[at] + 1) % VOCAB_USED;
+        assert_true(both(warm, cold, ids, 390, 10, "F044") <= (uint32_t)at);
+    }
+    weir_close(warm);
+    weir_close(cold);
+}
+
+static void F045_first_diverging_and_extended_requests_all_answer(void **state) {
+    weir_engine *warm, *cold;
+    int32_t ids[300];
+    open_pair(&warm, &cold, 200);
+    rng_state = 45;
+    random_tokens(ids, 300);
+    assert_int_equal(both(warm, cold, ids, 100, 5, "first"), 0);
+    ids[80]++;
+    assert_true(both(warm, cold, ids, 100, 5, "diverging") <= 64);
+    assert_true(both(warm, cold, ids, 250, 5, "extended") >= 64);
+    weir_close(warm);
+    weir_close(cold);
+}
+
+static void F048_a_prompt_of_one_token_starts_from_nothing(void **state) {
+    weir_engine *warm, *cold;
+    int32_t ids[300];
+    /* One row a step: every chunk of a prompt is a single token too. */
+    for (uint32_t rows = 1; rows <= 200; rows += 199) {
+        open_pair(&warm, &cold, rows);
+        rng_state = 48;
+        for (int round = 0; round < (SLOW ? 2 : 2 * AT_ONCE); round++) {
+            random_tokens(ids, 300);
+            both(warm, cold, ids, 70, 40, "long");
+            assert_int_equal(both(warm, cold, ids, 1, 8, "one token"), 0);
+        }
+        weir_close(warm);
+        weir_close(cold);
+    }
+}
+
 /* Sixty-four conversations at once, each with a code word; tiny pools; each keeps its own. */
 static void canaries_do_not_cross_over_under_load(void **state) {
     enum { MANY = SLOW ? 6 : 64, TURNS = SLOW ? 2 : 3 };
@@ -492,6 +579,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_conversations_answer_as_cold_ones),
         cmocka_unit_test(random_conversations_over_tiers_answer_as_cold_ones),
         cmocka_unit_test(F049_a_growing_session_never_falls_back_to_nothing),
+        cmocka_unit_test(F043_warm_answers_equal_cold_ones_and_use_the_cache),
+        cmocka_unit_test(F044_a_changed_middle_resumes_before_the_change),
+        cmocka_unit_test(F045_first_diverging_and_extended_requests_all_answer),
+        cmocka_unit_test(F048_a_prompt_of_one_token_starts_from_nothing),
         cmocka_unit_test(canaries_do_not_cross_over_under_load),
         cmocka_unit_test(the_last_one_running_is_not_stopped_by_history_it_has_twice),
     };

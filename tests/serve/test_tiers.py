@@ -87,6 +87,16 @@ class Tiers(unittest.TestCase):
             if least_cached is not None:
                 self.assertGreaterEqual(cached, least_cached(len(p)))
 
+    def test_F082_another_tenant_learns_nothing_from_the_cache(self):
+        server = Weir(*COMMON)
+        p = PROMPTS[0]
+        whole = (len(p) - 1) // 64 * 64
+        self.assertEqual(ask(server, p, cache_salt="a"), (self.cold[0], 0))
+        self.assertEqual(ask(server, p, cache_salt="b"), (self.cold[0], 0))
+        self.assertEqual(ask(server, p), (self.cold[0], 0))
+        self.assertEqual(ask(server, p, cache_salt="a"), (self.cold[0], whole))
+        server.stop()
+
     def test_each_tier_gives_back_what_left_the_device(self):
         redis = Redis()
         self.addCleanup(redis.stop)

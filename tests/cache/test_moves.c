@@ -1,0 +1,215 @@
+/* Between pools and tiers: a tier made for the test, which has what it is told to have and answers
+ * when it is told to. */
+#include "tests/test.h"
+
+#include "cache/tiers.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TOKENS = 700, PAGES = 40, SLOTS = 8 };
+
+struct fake {
+    struct tier tier;
+    uint32_t pages, state; /* leading blocks it has; the position it has a state of, 0: none */
+    const struct cache_key *keys;
+    struct tier_move *submitted, *ended;
+    uint32_t n_loads, n_stores;
+};
+
+static enum tier_presence fake_page(struct tier *t, const struct cache_key *key) {
+    const struct fake *f = (struct fake *)t;
+    for (uint32_t b = 0; f->keys && b < f->pages; b++)
+        if (cache_key_equal(key, &f->keys[b]))
+            return TIER_PRESENT;
+    return TIER_ABSENT;
+}
+
+static enum tier_presence fake_state(struct tier *t, const struct cache_key *key,
+                                     uint32_t position) {
+    const struct fake *f = (struct fake *)t;
+    return f->keys && f->state && position == f->state &&
+                   cache_key_equal(key, &f->keys[f->state / 64 - 1])
+               ? TIER_PRESENT
+               : TIER_ABSENT;
+}
+
+static void fake_submit(struct tier *t, struct tier_move *m) {
+    struct fake *f = (struct fake *)t;
+    f->n_loads += m->task == TIER_LOAD;
+    f->n_stores += m->task == TIER_STORE;
+    m->next = f->submitted;
+    f->submitted = m;
+}
+
+static struct tier_move *fake_collect(struct tier *t) {
+    struct fake *f = (struct fake *)t;
+    struct tier_move *m = f->ended;
+    f->ended = NULL;
+    return m;
+}
+
+static void fake_touch(struct tier *t, const struct cache_key *keys, uint32_t n, bool state) {}
+static void fake_usage(const struct tier *t, struct tier_usage *out) {
+    *out = (struct tier_usage){.up = true};
+}
+static uint64_t fake_reset(struct tier *t) {
+    return 0;
+}
+static void fake_close(struct tier *t) {}
+
+static void end_all(struct fake *f, enum tier_result result) {
+    for (struct tier_move *m = f->submitted; m; m = m->next)
+        m->result = result;
+    f->ended = f->submitted;
+    f->submitted = NULL;
+}
+
+struct world {
+    struct cache_setup setup;
+    struct cache_index *x;
+    struct cache_tiers *t;
+    struct fake f;
+    struct cache_lease l;
+    int32_t ids[TOKENS];
+};
+
+static void open_world(struct world *w) {
+    *w = (struct world){
+        .setup = {.pages = PAGES,
+                  .slots = SLOTS,
+                  .enabled = true,
+                  .policy = checkpoint_policy_default(),
+                  .space = {.step_rows = TOKENS}},
+        .f = {.tier = {TIER_HOST, fake_page, fake_state, fake_submit, fake_collect, fake_touch,
+                       fake_usage, fake_reset, fake_close}},
+    };
+    struct tier *tier = &w->f.tier;
+    for (int i = 0; i < TOKENS; i++)
+        w->ids[i] = i;
+    w->x = cache_index_open(&w->setup);
+    w->t = cache_tiers_open(w->x, &tier, 1);
+    assert_int_equal(cache_lease_open(&w->l, &w->setup.space, TOKENS, NULL), WEIR_OK);
+    assert_int_equal(cache_match(w->x, &w->l, w->ids, TOKENS, TOKENS - 1, true), CACHE_GO);
+    w->f.keys = w->l.keys;
+}
+
+static void close_world(struct world *w) {
+    cache_release(w->x, &w->l);
+    cache_lease_close(&w->l);
+    cache_tiers_close(w->t);
+    struct cache_usage u = cache_get_usage(w->x);
+    assert_int_equal(u.pages_used + u.slots_used, 0);
+    cache_index_close(w->x);
+}
+
+static void F051_history_without_a_state_is_not_fetched(void **state) {
+    struct world w;
+    open_world(&w);
+    w.f.pages = 10;
+    assert_null(cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1));
+    /* A state beyond the history, neither. */
+    w.f.pages = 3;
+    w.f.state = 256;
+    assert_null(cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1));
+    assert_int_equal(w.f.n_loads, 0);
+    close_world(&w);
+}
+
+static void the_largest_complete_pair_is_fetched(void **state) {
+    struct world w;
+    uint32_t tokens[TIER_KINDS];
+    open_world(&w);
+    w.f.pages = 5;
+    w.f.state = 128;
+    struct cache_load *l = cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1);
+    assert_non_null(l);
+    assert_int_equal(w.f.submitted->n_pages, 2);
+    assert_int_equal(w.f.submitted->n_states, 1);
+    cache_release(w.x, &w.l);
+    assert_false(cache_load_done(l));
+    end_all(&w.f, TIER_OK);
+    assert_true(cache_tiers_round(w.t));
+    assert_true(cache_load_done(l));
+    cache_load_tokens(l, tokens);
+    assert_int_equal(tokens[TIER_HOST], 128);
+    cache_load_end(w.t, l);
+    assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
+    assert_int_equal(w.l.resume, 128);
+    close_world(&w);
+}
+
+static void a_load_that_fails_publishes_nothing(void **state) {
+    for (int r = TIER_GONE; r <= TIER_FAILED; r++) {
+        struct world w;
+        open_world(&w);
+        w.f.pages = 5;
+        w.f.state = 320;
+        struct cache_load *l = cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1);
+        cache_release(w.x, &w.l);
+        end_all(&w.f, (enum tier_result)r);
+        assert_true(cache_tiers_round(w.t));
+        cache_load_end(w.t, l);
+        struct cache_usage u = cache_get_usage(w.x);
+        assert_int_equal(u.pages_used + u.slots_used + u.pages_cached + u.slots_cached, 0);
+        assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
+        assert_int_equal(w.l.kept, 0);
+        close_world(&w);
+    }
+}
+
+/* The targets stay the move's until it has ended, whoever has gone meanwhile. */
+static void a_request_that_goes_leaves_the_targets_to_the_move(void **state) {
+    struct world w;
+    open_world(&w);
+    w.f.pages = 5;
+    w.f.state = 320;
+    struct cache_load *l = cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1);
+    cache_release(w.x, &w.l);
+    cache_load_end(w.t, l);
+    assert_int_equal(cache_get_usage(w.x).pages_used, 5);
+    assert_int_equal(cache_get_usage(w.x).slots_used, 1);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    assert_int_equal(cache_get_usage(w.x).pages_used, 0);
+    /* What has arrived is of use to the next one. */
+    assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
+    assert_int_equal(w.l.resume, 320);
+    close_world(&w);
+}
+
+static void a_kept_state_is_offered_with_all_of_its_history(void **state) {
+    struct world w;
+    struct batch_checkpoint mark[TOKENS / 64 + 1];
+    open_world(&w);
+    assert_true(cache_grow(w.x, &w.l, TOKENS));
+    cache_admit(w.x, &w.l, w.ids, TOKENS);
+    cache_checkpoints(w.x, &w.l, 0, TOKENS, TOKENS, mark);
+    cache_computed(w.x, &w.l, w.ids, TOKENS);
+    cache_tiers_round(w.t);
+    assert_int_equal(w.f.n_stores, 1);
+    assert_int_equal(w.f.submitted->n_pages, TOKENS / 64);
+    assert_int_equal(w.f.submitted->positions[0], TOKENS / 64 * 64);
+    cache_release(w.x, &w.l);
+    /* Sources are not given up while they are read. */
+    cache_evict_all(w.x, false);
+    assert_int_equal(cache_get_usage(w.x).pages_used, TOKENS / 64);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    cache_evict_all(w.x, false);
+    assert_int_equal(cache_get_usage(w.x).pages_used + cache_get_usage(w.x).pages_cached, 0);
+    assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
+    close_world(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(F051_history_without_a_state_is_not_fetched),
+        cmocka_unit_test(the_largest_complete_pair_is_fetched),
+        cmocka_unit_test(a_load_that_fails_publishes_nothing),
+        cmocka_unit_test(a_request_that_goes_leaves_the_targets_to_the_move),
+        cmocka_unit_test(a_kept_state_is_offered_with_all_of_its_history),
+    };
+    return cmocka_run_group_tests_name("moves", tests, NULL, NULL);
+}
