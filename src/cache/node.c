@@ -306,7 +306,8 @@ static void supersede(struct node_table *t, struct cache_node *n) {
     a->superseded = true;
     if (a->slot_pins > 0)
         return;
-    /* Same place in the order of use, in another class. */
+    /* Last in its new class, although others there were used since: its age counts when it has
+     * become the oldest. */
     state_busy(t, a);
     state_idle(t, a);
 }
@@ -409,11 +410,8 @@ static double aged_worth(const struct node_table *t, const struct cache_node *n)
 static struct cache_node *state_victim(struct node_table *t) {
     struct cache_node *n, *least = NULL;
     while ((n = t->state_list[STATE_CHEAP].oldest)) {
-        struct cache_node *earlier = earlier_state(n, t->rederive_blocks);
-        if (earlier) {
-            t->counts.cheap_states_evicted++;
+        if (earlier_state(n, t->rederive_blocks))
             return n;
-        }
         state_busy(t, n);
         state_idle(t, n);
     }
@@ -452,6 +450,7 @@ static void evict_state(struct node_table *t) {
     id_pool_give(&t->slots, n->slot);
     n->slot = -1;
     t->counts.states_evicted++;
+    t->counts.cheap_states_evicted += n->state_class == STATE_CHEAP;
     free_if_empty(t, n);
 }
 
