@@ -15,7 +15,7 @@
 enum { CONTEXT = 512, AT_ONCE = 12, CONVERSATIONS = 20, VOCAB_USED = 90 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1, ROUNDS = 1, LENGTH_STRIDE = 61 };
+enum { SLOW = 1, ROUNDS = 1, LENGTH_STRIDE = 150 };
 #else
 enum { SLOW = 0, ROUNDS = 2, LENGTH_STRIDE = 1 };
 #endif
@@ -347,14 +347,15 @@ static void every_prompt_length_answers_as_cold_and_resumes(void **state) {
             a.params.temperature = 0;
             a.params.max_tokens = 1 + n % 5 + (n % 20 ? 0 : 60);
             a.params.ignore_eos = true;
-            answer_cold(cold, &again, &a, 1);
+            /* The first time nothing is known: that is the cold answer. */
             answer_all(warm, &a, 1);
-            compare(&a, &again, n, "cold");
+            assert_int_equal(a.end.cached_tokens, 0);
+            again = a;
             answer_all(warm, &a, 1);
             compare(&a, &again, n, "the same again");
             if (a.end.cached_tokens != (n - 1) / 64 * 64)
                 fail_msg("prompt of %u: %u tokens cached", n, a.end.cached_tokens);
-            if (n % 4)
+            if (n % 20)
                 continue;
             /* Prompt, answer and something more. */
             next = a;
@@ -446,7 +447,7 @@ static void F043_warm_answers_equal_cold_ones_and_use_the_cache(void **state) {
     rng_state = 43;
     random_tokens(ids, 300);
     for (int pass = 0; pass < 2; pass++)
-        for (int32_t i = 0; i < (SLOW ? 3 : 20); i++) {
+        for (int32_t i = 0; i < (SLOW ? 2 : 8); i++) {
             ids[150] = i;
             uint32_t cached = both(warm, cold, ids, 200 + (uint32_t)i, 6, "F043");
             assert_true(cached >= (pass ? 192 : i ? 128 : 0) || (!pass && i == 1));
@@ -462,7 +463,7 @@ static void F044_a_changed_middle_resumes_before_the_change(void **state) {
     rng_state = 44;
     random_tokens(ids, 400);
     both(warm, cold, ids, 390, 10, "F044");
-    for (int32_t at = 380; at > 0; at -= SLOW ? 170 : 57) {
+    for (int32_t at = 380; at > 0; at -= SLOW ? 300 : 120) {
         ids[at] = (ids[at] + 1) % VOCAB_USED;
         assert_true(both(warm, cold, ids, 390, 10, "F044") <= (uint32_t)at);
     }
@@ -491,7 +492,7 @@ static void F048_a_prompt_of_one_token_starts_from_nothing(void **state) {
     for (uint32_t rows = 1; rows <= 200; rows += 199) {
         open_pair(&warm, &cold, rows);
         rng_state = 48;
-        for (int round = 0; round < (SLOW ? 2 : 2 * AT_ONCE); round++) {
+        for (int round = 0; round < (SLOW ? 2 : 8); round++) {
             random_tokens(ids, 300);
             both(warm, cold, ids, 70, 40, "long");
             assert_int_equal(both(warm, cold, ids, 1, 8, "one token"), 0);
@@ -503,7 +504,7 @@ static void F048_a_prompt_of_one_token_starts_from_nothing(void **state) {
 
 /* Sixty-four conversations at once, each with a code word; tiny pools; each keeps its own. */
 static void canaries_do_not_cross_over_under_load(void **state) {
-    enum { MANY = SLOW ? 6 : 64, TURNS = SLOW ? 2 : 3 };
+    enum { MANY = SLOW ? 4 : 64, TURNS = SLOW ? 2 : 3 };
     static struct ask a[MANY], again[MANY];
     weir_options o = base_options();
     o.max_num_seqs = 24;
@@ -512,16 +513,16 @@ static void canaries_do_not_cross_over_under_load(void **state) {
     o.prefix_caching = true;
     weir_engine *warm = open_tiny("models/micro-k3-odd", o, 60, 40);
     rng_state = 64;
-    int32_t common[96];
-    random_tokens(common, 96);
+    int32_t common[70];
+    random_tokens(common, 70);
     for (int i = 0; i < MANY; i++) {
-        struct conversation c = {.n = 96 + 40};
+        struct conversation c = {.n = 70 + 10};
         memcpy(c.ids, common, sizeof common);
-        for (int k = 0; k < 40; k++)
-            c.ids[96 + k] = i; /* the canary */
+        for (int k = 0; k < 10; k++)
+            c.ids[70 + k] = i; /* the canary */
         ask_of(&a[i], &c);
         a[i].cancel = false;
-        a[i].params.max_tokens = 30;
+        a[i].params.max_tokens = 24;
         a[i].params.cache_salt = NULL;
     }
     for (int turn = 0; turn < TURNS; turn++) {

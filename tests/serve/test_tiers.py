@@ -35,7 +35,7 @@ def prompt(number, tokens):
     return [source.randrange(300, 2000) for _ in range(tokens)]
 
 
-PROMPTS = [prompt(i, 140 + 37 * i) for i in range(6)]
+PROMPTS = [prompt(i, 80 + 60 * i) for i in range(4)]
 
 
 def ask(server, ids, **fields):
