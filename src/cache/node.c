@@ -355,6 +355,14 @@ bool node_state_valid(struct node_table *t, const struct cache_node *n) {
 
 /* ------------------------------------------------------------------------------------- eviction */
 
+static void drop_state(struct node_table *t, struct cache_node *n) {
+    state_busy(t, n);
+    t->tag[n->slot].written = false;
+    id_pool_give(&t->slots, n->slot);
+    n->slot = -1;
+    t->counts.states_evicted++;
+}
+
 /* Gives up the oldest idle page; a state at its end is of no use any more and goes with it. */
 static void evict_page(struct node_table *t) {
     struct cache_node *n = t->page_list.oldest;
@@ -363,13 +371,8 @@ static void evict_page(struct node_table *t) {
     id_pool_give(&t->pages, n->page);
     n->page = -1;
     t->counts.pages_evicted++;
-    if (n->slot >= 0 && n->slot_pins == 0) {
-        state_busy(t, n);
-        t->tag[n->slot].written = false;
-        id_pool_give(&t->slots, n->slot);
-        n->slot = -1;
-        t->counts.states_evicted++;
-    }
+    if (n->slot >= 0 && n->slot_pins == 0)
+        drop_state(t, n);
     free_if_empty(t, n);
 }
 
@@ -445,11 +448,7 @@ static void pass_on(struct node_table *t, const struct cache_node *n) {
 static void evict_state(struct node_table *t) {
     struct cache_node *n = state_victim(t);
     pass_on(t, n);
-    state_busy(t, n);
-    t->tag[n->slot].written = false;
-    id_pool_give(&t->slots, n->slot);
-    n->slot = -1;
-    t->counts.states_evicted++;
+    drop_state(t, n);
     t->counts.cheap_states_evicted += n->state_class == STATE_CHEAP;
     free_if_empty(t, n);
 }

@@ -168,12 +168,20 @@ static void offer_to(struct cache_tiers *t, struct tier *tier, struct cache_node
     tier->submit(tier, &s->move);
 }
 
-static void offer_fresh(struct cache_tiers *t) {
-    struct cache_index *x = t->index;
-    while (x->fresh) {
-        struct cache_node *n = x->fresh;
+/* The next fresh state, still held; NULL: none is left. */
+static struct cache_node *take_fresh(struct cache_index *x) {
+    struct cache_node *n = x->fresh;
+    if (n) {
         x->fresh = n->next_fresh;
         n->fresh = false;
+    }
+    return n;
+}
+
+static void offer_fresh(struct cache_tiers *t) {
+    struct cache_index *x = t->index;
+    struct cache_node *n;
+    while ((n = take_fresh(x))) {
         for (int k = 0; k < TIER_KINDS && n->slot >= 0; k++)
             if (t->tier[k])
                 offer_to(t, t->tier[k], n);
@@ -557,12 +565,9 @@ void cache_tiers_close(struct cache_tiers *t) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     x->has_tiers = false;
-    while (x->fresh) {
-        struct cache_node *n = x->fresh;
-        x->fresh = n->next_fresh;
-        n->fresh = false;
+    struct cache_node *n;
+    while ((n = take_fresh(x)))
         node_drop(&x->table, n);
-    }
     for (int k = 0; k < TIER_KINDS; k++)
         if (t->tier[k])
             t->tier[k]->close(t->tier[k]);

@@ -13,7 +13,7 @@ struct engine_setup {
     weir_info info;
     struct request_limits request;
     struct scheduler_limits schedule;
-    struct cache_setup cache; /* pages, slots and space are filled by engine_open */
+    struct cache_setup cache; /* pages, slots and step_rows are filled by engine_open */
     /* Opens the tiers below the device pools, which call notify(notify_arg); NULL: none. */
     weir_status (*open_tiers)(void *arg, void (*notify)(void *), void *notify_arg,
                               struct tier **out, uint32_t *n, weir_error *err);
