@@ -1,11 +1,14 @@
 /* command.c: the list of commands. */
 #include "cli/command.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct command *const commands[] = {
+    /* clang-format off: one a line */
     &command_serve,   &command_generate, &command_chat,  &command_tokenize, &command_render,
     &command_inspect, &command_score,    &command_synth, &command_help,     &command_version,
+    /* clang-format on */
 };
 
 const struct command *const *command_list(size_t *n) {
@@ -16,10 +19,35 @@ const struct command *const *command_list(size_t *n) {
 const struct command *command_find(const char *name) {
     size_t n;
     const struct command *const *list = command_list(&n);
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(list[i]->name, name))
+    for (size_t i = 0; i < n; i++) {
+        const char *a = list[i]->name, *b = name;
+        while (*a && (*a == *b || (*a == ' ' && *b == '-')))
+            a++, b++;
+        if (!*a && !*b)
             return list[i];
+    }
     return NULL;
+}
+
+const struct command *command_of(int argc, char *const *argv, int *words) {
+    char both[128];
+    for (*words = argc < 2 ? argc : 2; *words > 0; (*words)--) {
+        if (*words == 2)
+            snprintf(both, sizeof both, "%s %s", argv[0], argv[1]);
+        const struct command *c = command_find(*words == 2 ? both : argv[0]);
+        if (c)
+            return c;
+    }
+    return NULL;
+}
+
+bool command_is_family(const char *word) {
+    size_t n, len = strlen(word);
+    const struct command *const *list = command_list(&n);
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(list[i]->name, word, len) && list[i]->name[len] == ' ')
+            return true;
+    return false;
 }
 
 const char *command_nearest(const char *name) {

@@ -12,7 +12,7 @@ struct command_section {
 };
 
 struct command {
-    const char *name;
+    const char *name;     /* one word, or two: "bench replay" */
     const char *synopsis; /* behind `weir NAME` */
     const char *summary;  /* one line, no full stop */
     struct option_table options;
@@ -26,7 +26,12 @@ struct command {
 
 /* All commands, in the order of the help. */
 const struct command *const *command_list(size_t *n);
+/* A dash is as good as the space between two words. */
 const struct command *command_find(const char *name);
+/* The command that argv (argc words) begins with, and how many words name it. NULL: none. */
+const struct command *command_of(int argc, char *const *argv, int *words);
+/* Do commands of two words begin with `word`? */
+bool command_is_family(const char *word);
 /* The name the user may have meant, or NULL. */
 const char *command_nearest(const char *name);
 
@@ -35,6 +40,7 @@ int command_exit_status(const weir_error *err);
 
 /* help.c */
 void help_print_all(FILE *out);
+void help_print_family(FILE *out, const char *word);
 void help_print_command(FILE *out, const struct command *c);
 /* The man page of a command in mdoc, or of the program as a whole (NULL). */
 void help_print_man(FILE *out, const struct command *c);

@@ -120,13 +120,29 @@ void help_print_all(FILE *out) {
     size_t n;
     const struct command *const *list = command_list(&n);
     for (size_t i = 0; i < n; i++)
-        fprintf(out, "  %-10s %s\n", list[i]->name, list[i]->summary);
+        fprintf(out, "  %-15s  %s\n", list[i]->name, list[i]->summary);
     fputs("\n`weir COMMAND --help` lists the options of a command, `man weir-COMMAND` says more.\n",
           out);
 }
 
+void help_print_family(FILE *out, const char *word) {
+    size_t n, len = strlen(word);
+    const struct command *const *list = command_list(&n);
+    fprintf(out, "usage: weir %s COMMAND [OPTIONS]\n\nCommands\n", word);
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(list[i]->name, word, len) && list[i]->name[len] == ' ')
+            fprintf(out, "  %-15s  %s\n", list[i]->name, list[i]->summary);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * man pages */
+
+/* The page of a command: a dash stands where its name has a space. */
+static void man_page_name(const struct command *c, char *out, size_t cap) {
+    snprintf(out, cap, "weir-%s", c->name);
+    for (char *p = out; *p; p++)
+        *p = *p == ' ' ? '-' : *p;
+}
 
 /* Characters in roff: backslash and dash are escaped, and a line must not start with a control
  * character. */
@@ -264,8 +280,11 @@ static void man_whole(FILE *out) {
           "itself with reference numbers, and tells what a checkpoint holds.\n"
           "Each command has a page of its own:\n.Bl -tag -width weir-tokenize(1)\n",
           out);
-    for (size_t i = 0; i < n; i++)
-        fprintf(out, ".It Xr weir-%s 1\n%s.\n", list[i]->name, list[i]->summary);
+    char page[64];
+    for (size_t i = 0; i < n; i++) {
+        man_page_name(list[i], page, sizeof page);
+        fprintf(out, ".It Xr %s 1\n%s.\n", page, list[i]->summary);
+    }
     fputs(".El\n.Pp\n"
           "Options are given as\n.Fl \\-name Ar value\nor\n.Fl \\-name Ns = Ns Ar value ,\n"
           "in the environment as\n.Ev WEIR_NAME ,\nor in a YAML file named by\n"
@@ -282,16 +301,18 @@ static void man_whole(FILE *out) {
           "weir inspect models/tiny\\-k3\n"
           ".Ed\n.Sh SEE ALSO\n",
           out);
-    const char *sorted[32];
+    const struct command *sorted[64];
     size_t kept = 0;
     for (size_t i = 0; i < n && kept < sizeof sorted / sizeof sorted[0]; i++) {
         size_t at = kept++;
-        for (; at && strcmp(sorted[at - 1], list[i]->name) > 0; at--)
+        for (; at && strcmp(sorted[at - 1]->name, list[i]->name) > 0; at--)
             sorted[at] = sorted[at - 1];
-        sorted[at] = list[i]->name;
+        sorted[at] = list[i];
     }
-    for (size_t i = 0; i < kept; i++)
-        fprintf(out, ".Xr weir-%s 1%s\n", sorted[i], i + 1 < kept ? " ," : "");
+    for (size_t i = 0; i < kept; i++) {
+        man_page_name(sorted[i], page, sizeof page);
+        fprintf(out, ".Xr %s 1%s\n", page, i + 1 < kept ? " ," : "");
+    }
 }
 
 /* The order of sections is mdoc's: files stand before the exit status, the rest behind it. */
@@ -311,7 +332,7 @@ void help_print_man(FILE *out, const struct command *c) {
         return;
     }
     char page[64];
-    snprintf(page, sizeof page, "weir-%s", c->name);
+    man_page_name(c, page, sizeof page);
     man_head(out, page, page, c->summary);
     fprintf(out, ".Sh SYNOPSIS\n.Nm weir %s\n", c->name);
     if (c->synopsis[0]) {

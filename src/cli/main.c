@@ -74,7 +74,27 @@ int main(int argc, char **argv) {
         puts("weir " WEIR_VERSION);
         return 0;
     }
-    const struct command *c = command_find(argv[1]);
+    int words;
+    char name[64];
+    const struct command *c = command_of(argc - 1, argv + 1, &words);
+    if (c == &command_help && argc > 3) {
+        /* The name of the command that help is wanted of may be two words. */
+        const struct command *of = command_of(argc - 2, argv + 2, &words);
+        if (of && words == 2) {
+            snprintf(name, sizeof name, "%s", of->name);
+            argv[3] = name;
+            argv[2] = argv[1];
+            argv++, argc--;
+        }
+        words = 1;
+    }
+    if (!c && command_is_family(argv[1])) {
+        bool asked = argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"));
+        if (argc > 2 && !asked)
+            fprintf(stderr, "weir: %s %s: unknown command\n", argv[1], argv[2]);
+        help_print_family(asked ? stdout : stderr, argv[1]);
+        return asked ? 0 : 2;
+    }
     const char *near = c ? NULL : command_nearest(argv[1]);
     if (near) {
         fprintf(stderr, "weir: %s: unknown command; did you mean %s?\n", argv[1], near);
@@ -84,5 +104,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "weir: %s: unknown command; `weir help` lists those there are\n", argv[1]);
         return 2;
     }
-    return run_command(c, argc - 2, argv + 2);
+    return run_command(c, argc - 1 - words, argv + 1 + words);
 }

@@ -1,5 +1,5 @@
-/* bench_resume: time to the first token of one prompt, computed anew and resumed from the device
- * pools, host memory, disk and Redis, each several times in one run.
+/* bench_resume: time to the first token of one prompt, computed anew (3 times) and resumed from
+ * the device pools, host memory, disk and Redis (7 times each) in one run.
  *
  *     bench_resume MODEL TOKENS [DISK_DIRECTORY [REDIS_URL]]
  *
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { REPETITIONS = 7, ANSWER = 4 };
+enum { REPETITIONS = 7, COLD = 3, ANSWER = 4 };
 
 struct run {
     double ms;
@@ -62,17 +62,17 @@ static int by_ms(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void report(const char *name, struct run *runs, const struct run *cold) {
+static void report(const char *name, const struct run *runs, int n, const struct run *cold) {
     double ms[REPETITIONS];
     printf("%-8s %6u", name, runs[0].cached);
-    for (int i = 0; i < REPETITIONS; i++) {
+    for (int i = 0; i < n; i++) {
         ms[i] = runs[i].ms;
         printf(" %9.2f", ms[i]);
         if (memcmp(runs[i].answer, cold->answer, sizeof cold->answer))
             printf("(another answer!)");
     }
-    qsort(ms, REPETITIONS, sizeof *ms, by_ms);
-    printf("   median %9.2f\n", ms[REPETITIONS / 2]);
+    qsort(ms, (size_t)n, sizeof *ms, by_ms);
+    printf("   median %9.2f\n", ms[n / 2]);
     fflush(stdout);
 }
 
@@ -126,7 +126,7 @@ static void bench(const char *model, enum weir_source tier, const char *name, co
             weir_reset_prefix_cache(e, false, &dropped);
         runs[i] = ask(e, ids, n);
     }
-    report(name, runs, cold);
+    report(name, runs, REPETITIONS, cold);
     weir_get_stats(e, &s);
     if (tier != WEIR_DEVICE && s.tier[tier].load_seconds > 0)
         printf("         %.0f MB a load, %.2f GB/s\n",
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     }
     uint32_t n = (uint32_t)strtoul(argv[2], NULL, 10);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
-    struct run cold[REPETITIONS];
+    struct run cold[COLD];
     weir_engine *e = open_with(argv[1], WEIR_SOURCES, NULL, n);
     weir_info info;
     weir_get_info(e, &info);
@@ -152,9 +152,9 @@ int main(int argc, char **argv) {
            info.column, info.threads, (unsigned long long)info.kv_page_bytes,
            (unsigned long long)info.state_slot_bytes);
     printf("source   cached  time to first token, ms\n");
-    for (int i = 0; i < REPETITIONS; i++)
+    for (int i = 0; i < COLD; i++)
         cold[i] = ask(e, ids, n);
-    report("cold", cold, &cold[0]);
+    report("cold", cold, COLD, &cold[0]);
     weir_close(e);
     bench(argv[1], WEIR_DEVICE, "device", NULL, ids, n, &cold[0]);
     bench(argv[1], WEIR_HOST, "host", NULL, ids, n, &cold[0]);

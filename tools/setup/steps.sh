@@ -142,7 +142,9 @@ step_vectors() {
 step_man() {
     local passed=0 failed=0
     build_gcc || return 1
-    for command in "" $(build-check/gcc/weir help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
+    # Names of two words have a dash in them here.
+    for command in "" $(build-check/gcc/weir help | sed -n 's/^  \([a-z]*\) \{0,1\}\([a-z]*\)  .*/\1-\2/p' |
+        sed 's/-$//'); do
         # shellcheck disable=SC2086 # none for the page of the program itself
         build-check/gcc/weir help --man $command >build-check/page.1 || return 1
         if mandoc -Tlint -Wwarning build-check/page.1; then
