@@ -13,7 +13,7 @@ struct tree_call {
     uint32_t chain;
     uint32_t turn; /* from 0 within the chain */
     /* ns from the end of the call before it in the chain; the first of a spawned chain: from the
-     * end of the spawning call; the first of a session: from the session's start. */
+     * end of the spawning call; the first of a session: 0. */
     int64_t wait;
     /* It also waits until these chains have ended: tree.joins[first_join ..]. */
     uint32_t first_join, n_joins;
@@ -33,7 +33,7 @@ struct tree_chain {
 
 struct tree_session {
     uint32_t first_chain, n_chains;
-    int64_t span; /* from its start to the start of the last call of its own chain */
+    int64_t span; /* from the first to the last call of its own chain, by their recorded starts */
     uint32_t dropped_agents;
 };
 
