@@ -26,6 +26,9 @@ struct call_record {
     int64_t due, start, ack, end, cancelled; /* start: first byte sent; ack: answer's head */
     int64_t *chunk;                          /* arrivals of chunks with text; owned */
     uint32_t n_chunks, chunk_room;
+    /* Read from a file without gaps: chunk holds the first and the last arrival alone, so that the
+     * gaps between them are unknown. */
+    bool ends_only;
 
     uint64_t in_expected, out_expected;
     uint64_t in, out, cached; /* cached: with has_cached */
@@ -33,6 +36,7 @@ struct call_record {
     enum count_source in_source, out_source;
     bool has_cached;
     uint32_t blocks, hit_blocks; /* what a cache that never forgets would have had */
+    uint64_t hit_tokens;         /* the same in tokens, at most in_expected; see run_count_hits */
     /* Text differs from what was asked for: fewer or more tokens. */
     bool length_missed;
 
@@ -52,7 +56,10 @@ struct call_metrics {
     double normalised_latency;                               /* seconds a token */
 };
 void call_metrics_of(const struct call_record *r, struct call_metrics *out);
-/* May it enter the metrics: profiling, no error, not skipped. */
+/* May it enter the metrics: sent while profiling, answered to its end, no error, not cancelled. */
 bool call_record_counts(const struct call_record *r);
+/* Did the prompt exceed the server's context: skipped for that, or refused with words that say so.
+ */
+bool call_record_overflowed(const struct call_record *r);
 
 #endif

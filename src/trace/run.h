@@ -100,20 +100,27 @@ struct run_summary {
     struct distribution ttft, ttst, latency, itl, full_itl, icl, e2e_norm;
     struct distribution intvty, full_intvty, e2e_norm_intvty;
     struct distribution in, out, out_expected, prefill_rate, user_rate;
-    struct distribution qps; /* completions in windows of one second */
+    struct distribution text_out; /* out without reasoning tokens */
+    struct distribution qps;      /* completions in windows of one second */
     double duration;
     double in_rate, out_rate, total_rate, request_rate; /* a second */
     double per_gpu_in, per_gpu_out, per_gpu_total;
     uint64_t sum_in, sum_out, sum_cached;
     double theoretical_hit_rate, theoretical_hit_tokens; /* fractions; NAN: no blocks */
     double cached_share; /* of usage; NAN: the server does not tell */
-    double coverage;     /* share of the profiling phase with observations */
+    double coverage;     /* share of the profiling phase that TTFT and ITL observations span */
     bool valid;
     char invalid[RUN_REASONS][96];
     uint32_t n_invalid;
 };
 /* WEIR_NO_MEMORY. */
 weir_status run_summarise(const struct run *r, struct run_summary *out, weir_error *err);
+
+/* Fills blocks, hit_blocks and hit_tokens of every record by walking the calls in order of sending:
+ * a play is a name space, and what a call of a play brought is there for the later ones of it,
+ * whether it was sent before or while profiling; failed and skipped calls bring nothing. `t` is the
+ * trace that was played. WEIR_NO_MEMORY. */
+weir_status run_count_hits(struct run *r, const struct trace *t, weir_error *err);
 
 /* Writes all files into `dir`, which is made; existing ones are replaced. WEIR_BAD_FILE. */
 weir_status run_write(const struct run *r, const char *dir, weir_error *err);
