@@ -215,14 +215,16 @@ weir_status option_set(const struct option_spec *s, void *target, const char *te
     return WEIR_OK;
 }
 
-static void clear_list(const struct option_spec *s, void *target) {
-    if (s->type != OPTION_LIST)
-        return;
-    struct option_list *list = target;
+static void free_list(struct option_list *list) {
     for (size_t i = 0; i < list->n; i++)
         free(list->item[i]);
     free(list->item);
     *list = (struct option_list){0};
+}
+
+static void clear_list(const struct option_spec *s, void *target) {
+    if (s->type == OPTION_LIST)
+        free_list(target);
 }
 
 void options_free(const struct option_table *t, void *record) {
@@ -236,7 +238,9 @@ void options_free(const struct option_table *t, void *record) {
             *(char **)target = NULL;
         }
     }
-    if (t->positional) {
+    if (t->positional && t->positional_many) {
+        free_list((struct option_list *)(void *)((char *)record + t->positional_offset));
+    } else if (t->positional) {
         char **p = (char **)(void *)((char *)record + t->positional_offset);
         free(*p);
         *p = NULL;
@@ -408,10 +412,17 @@ static weir_status apply_env(const struct option_table *t, const char *(*env)(co
 
 static weir_status apply_arguments(const struct option_table *t, const struct argument *arg,
                                    size_t n, void *record, bool *given, weir_error *err) {
-    char **positional =
-        t->positional ? (char **)(void *)((char *)record + t->positional_offset) : NULL;
+    void *place = (char *)record + t->positional_offset;
+    char **positional = t->positional && !t->positional_many ? place : NULL;
+    struct option_list *many = t->positional && t->positional_many ? place : NULL;
     for (size_t k = 0; k < n; k++) {
         if (arg[k].index == SIZE_MAX) {
+            if (many) {
+                weir_status status = set_list(many, arg[k].text, err);
+                if (status)
+                    return status;
+                continue;
+            }
             size_t model = find_option(t, "model", 5);
             if (!positional && model != SIZE_MAX && !given[model])
                 return weir_fail(err, WEIR_BAD_VALUE, arg[k].text,
@@ -444,7 +455,7 @@ static weir_status apply_arguments(const struct option_table *t, const struct ar
             return status;
         given[arg[k].index] = true;
     }
-    if (positional && t->positional_required && !*positional)
+    if (t->positional_required && ((positional && !*positional) || (many && !many->n)))
         return weir_fail(err, WEIR_BAD_VALUE, t->positional, "is missing; --help shows the usage");
     return WEIR_OK;
 }

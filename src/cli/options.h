@@ -56,9 +56,10 @@ struct option_group {
 struct option_table {
     const struct option_group *group;
     size_t n;
-    const char *positional; /* placeholder of the one positional argument, or NULL for none */
-    size_t positional_offset;
+    const char *positional;   /* placeholder of the one positional argument, or NULL for none */
+    size_t positional_offset; /* of a char *, or with positional_many of a struct option_list */
     bool positional_required;
+    bool positional_many;
 };
 
 /* Fills the zeroed `record`. argv holds the arguments behind the command's name. `env` looks a

@@ -116,6 +116,23 @@ static void both_spellings_of_a_value_are_taken(void **state) {
     assert_string_equal(record.positional, "--flag");
 }
 
+static void many_positional_arguments_are_kept_in_order(void **state) {
+    static const struct option_table several = {groups,   1,    "DIR...",
+                                                AT(list), true, .positional_many = true};
+    static char *argv[] = {(char *)(uintptr_t) "one", (char *)(uintptr_t) "--flag",
+                           (char *)(uintptr_t) "two"};
+    struct record r = {0};
+    bool help;
+    assert_int_equal(options_parse(&several, 3, argv, no_env, &r, &help, &err), WEIR_OK);
+    assert_true(r.flag);
+    assert_int_equal(r.list.n, 2);
+    assert_string_equal(r.list.item[0], "one");
+    assert_string_equal(r.list.item[1], "two");
+    options_free(&several, &r);
+    assert_int_equal(options_parse(&several, 0, argv, no_env, &r, &help, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "DIR...");
+}
+
 static void sizes_take_binary_suffixes(void **state) {
     static const struct {
         const char *text;
@@ -252,6 +269,7 @@ static void an_empty_config_file_changes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_spellings_of_a_value_are_taken),
+        cmocka_unit_test(many_positional_arguments_are_kept_in_order),
         cmocka_unit_test(sizes_take_binary_suffixes),
         cmocka_unit_test(numbers_are_checked_against_their_range),
         cmocka_unit_test(unknown_options_are_named_with_the_nearest_one),
