@@ -203,7 +203,8 @@ weir_status builder_request(struct builder *b, const struct trace_request *r,
     if (!make_pair(&t->requests, sizeof *t->requests, &b->places, sizeof *b->places,
                    &b->request_room, t->n_requests) ||
         (r->n_blocks && !add_ids(b, extra->ids, r->n_blocks, &place.ids)) ||
-        !add_texts(b, extra->texts, &place.text) || !add_string(b, extra->role, &place.role))
+        !add_texts(b, extra->texts, &place.text) || !add_string(b, extra->role, &place.role) ||
+        !add_string(b, extra->answer, &place.answer))
         return builder_no_memory(b);
     b->places[t->n_requests] = place;
     t->requests[t->n_requests] = *r;
@@ -310,6 +311,7 @@ static void place_all(struct builder *b) {
         r->hash_ids = r->n_blocks ? t->ids + p->ids : NULL;
         r->text = r->n_texts ? t->chars + p->text : NULL;
         r->role = p->role ? t->chars + p->role : NULL;
+        r->answer = p->answer ? t->chars + p->answer : NULL;
     }
     for (uint32_t i = 0; i < t->n_sessions; i++)
         t->sessions[i].id = t->chars + b->session_names[i].id;

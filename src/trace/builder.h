@@ -9,7 +9,7 @@
 
 /* Where a request's numbers and strings begin in ids and chars; the arrays move as they grow. */
 struct builder_place {
-    size_t ids, text, role;
+    size_t ids, text, role, answer;
 };
 enum { PLACE_NONE = 0 }; /* chars starts with an empty string, so 0 is nobody's text */
 
@@ -61,9 +61,9 @@ weir_status builder_agent(struct builder *b, const char *id, const char *type,
                           const struct trace_agent *agent);
 /* Adds a request with its numbers and texts. */
 struct builder_extra {
-    const uint64_t *ids; /* r->n_blocks of them */
-    const json_t *texts; /* string, array of strings or NULL */
-    const char *role;
+    const uint64_t *ids;       /* r->n_blocks of them */
+    const json_t *texts;       /* string, array of strings or NULL */
+    const char *role, *answer; /* NULL: none */
 };
 weir_status builder_request(struct builder *b, const struct trace_request *r,
                             const struct builder_extra *extra);
@@ -85,6 +85,8 @@ weir_status read_weka_object(struct builder *b, const json_t *object);
 weir_status read_mooncake_object(struct builder *b, const json_t *object);
 weir_status read_single_turn_object(struct builder *b, const json_t *object);
 weir_status read_multi_turn_object(struct builder *b, const json_t *object);
+/* All of a stream: an array of conversations. */
+weir_status read_sharegpt(struct builder *b, FILE *in);
 weir_status read_azure_line(struct builder *b, const char *line, size_t bytes);
 
 #endif

@@ -13,6 +13,7 @@ static const char *const names[TRACE_FORMATS] = {
     [TRACE_AZURE] = "azure",
     [TRACE_SINGLE_TURN] = "single_turn",
     [TRACE_MULTI_TURN] = "multi_turn",
+    [TRACE_SHAREGPT] = "sharegpt",
 };
 
 const char *trace_format_name(enum trace_format f) {
@@ -25,8 +26,9 @@ weir_status trace_format_parse(const char *name, enum trace_format *out, weir_er
             *out = (enum trace_format)f;
             return WEIR_OK;
         }
-    return weir_fail(err, WEIR_BAD_VALUE, "format",
-                     "'%.100s' is none of weka, mooncake, azure, single_turn and multi_turn", name);
+    return weir_fail(
+        err, WEIR_BAD_VALUE, "format",
+        "'%.100s' is none of weka, mooncake, azure, single_turn, multi_turn and sharegpt", name);
 }
 
 /* ---------------------------------------------------------------------------------------- lines */
@@ -40,6 +42,7 @@ static weir_status read_object(struct builder *b, const json_t *object) {
     case TRACE_SINGLE_TURN: return read_single_turn_object(b, object);
     case TRACE_MULTI_TURN: return read_multi_turn_object(b, object);
     case TRACE_AZURE:
+    case TRACE_SHAREGPT:
     case TRACE_FORMATS: break;
     }
     WEIR_ASSERT(!"a format of JSON lines");
@@ -126,6 +129,10 @@ static weir_status read_lines(struct builder *b, FILE *in) {
     return s;
 }
 
+static weir_status read_all(struct builder *b, FILE *in) {
+    return b->t.format == TRACE_SHAREGPT ? read_sharegpt(b, in) : read_lines(b, in);
+}
+
 /* ---------------------------------------------------------------------------------------- files */
 
 static weir_status read_file(struct builder *b, const char *path) {
@@ -135,7 +142,7 @@ static weir_status read_file(struct builder *b, const char *path) {
     FILE *in = fopen(path, "rbe");
     if (!in)
         return builder_refuse(b, "cannot be opened: %s", strerror(errno));
-    s = read_lines(b, in);
+    s = read_all(b, in);
     fclose(in);
     return s;
 }
@@ -187,7 +194,7 @@ weir_status trace_read_stream(FILE *in, const char *name, enum trace_format form
     builder_open(&b, format, options, err);
     weir_status s = builder_file(&b, name);
     if (!s)
-        s = read_lines(&b, in);
+        s = read_all(&b, in);
     return finish(&b, s, name, out);
 }
 

@@ -14,6 +14,7 @@ enum trace_format {
     TRACE_AZURE,       /* lengths and times alone; CSV */
     TRACE_SINGLE_TURN, /* one prompt a line; JSONL */
     TRACE_MULTI_TURN,  /* one conversation a line; JSONL */
+    TRACE_SHAREGPT,    /* conversations with their answers; one JSON array */
     TRACE_FORMATS,
 };
 const char *trace_format_name(enum trace_format f);
@@ -35,7 +36,8 @@ struct trace_request {
      * partial; tokens behind the last block are nobody else's. */
     const uint64_t *hash_ids;
     const char *text,
-        *role; /* NULL: none. n_texts strings, each behind the NUL of the one before */
+        *role;          /* NULL: none. n_texts strings, each behind the NUL of the one before */
+    const char *answer; /* as recorded; NULL: the file gives none */
     uint32_t n_blocks, n_texts;
     uint32_t number;        /* in the order of the file, from 0 */
     uint32_t session;       /* index in sessions */

@@ -465,6 +465,16 @@ static const struct {
     {TRACE_SINGLE_TURN, "{\"text\":\"a\",\"role\":1}", "dir/t:1", "field role: must be a string"},
     {TRACE_SINGLE_TURN, "{\"text\":\"a\",\"delay\":1,\"timestamp\":2}", "dir/t:1",
      "field delay: must not stand beside timestamp"},
+    {TRACE_SHAREGPT, "{\"id\":\"a\"}", "dir/t:1", "is not a JSON array"},
+    {TRACE_SHAREGPT, "[\n{\"id\":\"a\"},\n", "dir/t:3", "is not a JSON array: column 0"},
+    {TRACE_SHAREGPT, "[{\"id\":\"a\"}]", "dir/t:1", "field [0].conversations: is missing"},
+    {TRACE_SHAREGPT,
+     "[{\"id\":\"a\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"elf\","
+     "\"value\":\"x\"}]}]",
+     "dir/t:1", "field [0].conversations[1].from: must be human, gpt or system"},
+    {TRACE_SHAREGPT,
+     "[{\"id\":\"a\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\"}]}]",
+     "dir/t:1", "field [0].conversations[1].value: is missing"},
     {TRACE_MULTI_TURN, "{\"turns\":[]}", "dir/t:1", "field session_id: is missing"},
     {TRACE_MULTI_TURN, "{\"session_id\":\"a\"}", "dir/t:1", "field turns: is missing"},
     {TRACE_MULTI_TURN, "{\"session_id\":\"a\",\"turns\":[1]}", "dir/t:1",
@@ -501,6 +511,36 @@ static void a_session_cut_anywhere_is_refused(void **state) {
     }
 }
 
+/* Later turns of a recorded conversation contain the recorded answers, so each turn brings its own
+ * along; what the model said before anyone asked belongs to nobody. */
+static void sharegpt_turns_keep_their_recorded_answers(void **state) {
+    struct trace t;
+    read_text("[{\"id\":\"a\",\"conversations\":[\n"
+              " {\"from\":\"gpt\",\"value\":\"early\"},{\"from\":\"human\",\"value\":\"q1\"},\n"
+              " {\"from\":\"gpt\",\"value\":\"r1\"},{\"from\":\"human\",\"value\":\"q2\"},\n"
+              " {\"from\":\"human\",\"value\":\"q3\"},{\"from\":\"gpt\",\"value\":\"r3\"}]},\n"
+              " {\"id\":\"b\",\"conversations\":[{\"from\":\"gpt\",\"value\":\"alone\"}]},\n"
+              " {\"conversations\":[{\"from\":\"user\",\"value\":\"q4\"}]}]",
+              TRACE_SHAREGPT, &t);
+    static const char *const texts[] = {"q1", "q2", "q3", "q4"};
+    static const char *const answers[] = {"r1", NULL, "r3", NULL};
+    assert_int_equal(t.n_sessions, 2);
+    assert_int_equal(t.n_requests, 4);
+    assert_int_equal(t.n_warnings, 2);
+    assert_string_equal(t.sessions[0].id, "a");
+    assert_int_equal(t.sessions[0].n_own, 3);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(t.requests[i].text, texts[i]);
+        assert_string_equal(t.requests[i].role, "user");
+        assert_false(t.requests[i].has_out);
+        if (answers[i])
+            assert_string_equal(t.requests[i].answer, answers[i]);
+        else
+            assert_null(t.requests[i].answer);
+    }
+    trace_free(&t);
+}
+
 static void a_long_path_keeps_its_line_in_messages(void **state) {
     char name[600];
     memset(name, 'd', sizeof name);
@@ -521,8 +561,9 @@ static void format_names_are_checked(void **state) {
         assert_int_equal((int)f, i);
     }
     assert_int_equal(trace_format_parse("wek", &f, &err), WEIR_BAD_VALUE);
-    assert_string_equal(err.message,
-                        "'wek' is none of weka, mooncake, azure, single_turn and multi_turn");
+    assert_string_equal(
+        err.message,
+        "'wek' is none of weka, mooncake, azure, single_turn, multi_turn and sharegpt");
 }
 
 /* ------------------------------------------------------------------------------------- token ids
@@ -602,6 +643,7 @@ int main(void) {
         cmocka_unit_test(a_session_cut_anywhere_is_refused),
         cmocka_unit_test(a_long_path_keeps_its_line_in_messages),
         cmocka_unit_test(format_names_are_checked),
+        cmocka_unit_test(sharegpt_turns_keep_their_recorded_answers),
         cmocka_unit_test(equal_blocks_have_equal_ids_and_tails_are_ones_own),
         cmocka_unit_test(two_plays_share_no_block),
         cmocka_unit_test(any_piece_of_a_prompt_equals_the_same_piece_of_the_whole),
