@@ -119,10 +119,19 @@ bool trace_hit_rate(const struct trace_stats *s, double *out);
 struct trace_play {
     uint64_t key;
     int32_t low, high; /* ids are drawn from [low, high), which keeps them off special ids */
+    /* Prompts and answers are so many times as long; 0 means 1. Block k of B tokens fills positions
+     * [floor(k B scale), floor((k + 1) B scale)), so that what two prompts share stays shared in
+     * proportion. */
+    double length_scale;
 };
+/* Lengths under a scale (0 means 1), at least 1: prompts are rounded down, answers to the nearest.
+ */
+uint64_t trace_scaled_in(const struct trace_request *r, double scale);
+uint64_t trace_scaled_out(const struct trace_request *r, double scale);
 /* Key of play `number` of a run that was started with `seed`. */
 uint64_t trace_play_key(uint64_t seed, uint64_t number);
-/* Writes the ids of positions [from, from + n) of the prompt; from + n <= r->in. */
+/* Writes the ids of positions [from, from + n) of the prompt; from + n is not above
+ * trace_scaled_in(r, play->length_scale). */
 void trace_prompt_ids(const struct trace *t, const struct trace_request *r,
                       const struct trace_play *play, uint64_t from, uint64_t n, int32_t *out);
 

@@ -625,6 +625,52 @@ static void any_piece_of_a_prompt_equals_the_same_piece_of_the_whole(void **stat
     trace_free(&t);
 }
 
+/* Shared prefixes of scaled prompts end where the scaled blocks do, at every scale. */
+static void scaled_prompts_share_their_prefixes_in_proportion(void **state) {
+    static const double scales[] = {1, 0.5, 1.0 / 3, 0.1, 0.013, 0.001, 1.7, 3};
+    struct trace t;
+    int32_t a[1300], b[1300], piece[1300];
+    read_text(we1, TRACE_WEKA, &t);
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        double s = scales[i];
+        struct trace_play play = {7, 100, 1000000000, s};
+        const struct trace_request *x = &t.requests[1], *y = &t.requests[2];
+        uint64_t na = trace_scaled_in(x, s), nb = trace_scaled_in(y, s);
+        assert_int_equal(na, (uint64_t)(300 * s) > 1 ? (uint64_t)(300 * s) : 1);
+        trace_prompt_ids(&t, x, &play, 0, na, a);
+        trace_prompt_ids(&t, y, &play, 0, nb, b);
+        uint64_t same = 0;
+        while (same < na && same < nb && a[same] == b[same])
+            same++;
+        assert_int_equal(same, (uint64_t)(4 * 64 * s)); /* four common blocks */
+        for (uint64_t from = 0; from < nb; from += 1 + from / 3) {
+            uint64_t n = nb - from < 50 ? nb - from : 50;
+            trace_prompt_ids(&t, y, &play, from, n, piece);
+            assert_memory_equal(piece, b + from, n * sizeof *b);
+        }
+    }
+    /* 0 is 1, and 1 is what there was without a scale */
+    struct trace_play plain = {7, 100, 5000, 0}, one = {7, 100, 5000, 1};
+    trace_prompt_ids(&t, &t.requests[2], &plain, 0, 420, a);
+    trace_prompt_ids(&t, &t.requests[2], &one, 0, 420, b);
+    assert_memory_equal(a, b, 420 * sizeof *a);
+    assert_int_equal(trace_scaled_in(&t.requests[2], 0), 420);
+    trace_free(&t);
+}
+
+static void scaled_lengths_are_at_least_one(void **state) {
+    struct trace_request r = {.in = 1000, .out = 15};
+    assert_int_equal(trace_scaled_in(&r, 0.0157), 15);
+    assert_int_equal(trace_scaled_out(&r, 0.1), 2); /* 1.5 to the nearest */
+    assert_int_equal(trace_scaled_out(&r, 0.09), 1);
+    assert_int_equal(trace_scaled_out(&r, 0.0001), 1);
+    assert_int_equal(trace_scaled_in(&r, 0.0001), 1);
+    assert_int_equal(trace_scaled_out(&r, 0), 15);
+    r.out = r.in = 0;
+    assert_int_equal(trace_scaled_out(&r, 1), 1);
+    assert_int_equal(trace_scaled_in(&r, 1), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(WE1_a_session_with_a_subagent),
@@ -647,6 +693,8 @@ int main(void) {
         cmocka_unit_test(equal_blocks_have_equal_ids_and_tails_are_ones_own),
         cmocka_unit_test(two_plays_share_no_block),
         cmocka_unit_test(any_piece_of_a_prompt_equals_the_same_piece_of_the_whole),
+        cmocka_unit_test(scaled_prompts_share_their_prefixes_in_proportion),
+        cmocka_unit_test(scaled_lengths_are_at_least_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
