@@ -1,61 +1,9 @@
 /* stats.c: totals of a trace and the reuse that a cache without limits would find. Called by bench,
  * plan and tests. */
-#include "base/rng.h"
+#include "trace/seen_blocks.h"
 #include "trace/trace.h"
 
 #include <string.h>
-
-/* Pairs (name space, number) seen so far: open addressing, at most half full. */
-struct seen {
-    struct seen_pair {
-        uint64_t id;
-        uint32_t space; /* + 1; 0: empty */
-    } * pair;
-    size_t n, room; /* room: a power of two */
-};
-
-static struct seen_pair *find(const struct seen *s, uint32_t space, uint64_t id) {
-    size_t at = (size_t)rng_mix(rng_mix(id) ^ space);
-    for (;; at++) {
-        struct seen_pair *p = &s->pair[at & (s->room - 1)];
-        if (!p->space || (p->space == space + 1 && p->id == id))
-            return p;
-    }
-}
-
-static bool grow(struct seen *s) {
-    struct seen bigger = {.n = s->n, .room = s->room ? 2 * s->room : 1024};
-    bigger.pair = calloc(bigger.room, sizeof *bigger.pair);
-    if (!bigger.pair)
-        return false;
-    for (size_t i = 0; i < s->room; i++)
-        if (s->pair[i].space)
-            *find(&bigger, s->pair[i].space - 1, s->pair[i].id) = s->pair[i];
-    free(s->pair);
-    *s = bigger;
-    return true;
-}
-
-static bool add(struct seen *s, uint32_t space, uint64_t id) {
-    if (2 * (s->n + 1) > s->room && !grow(s))
-        return false;
-    struct seen_pair *p = find(s, space, id);
-    s->n += p->space == 0;
-    *p = (struct seen_pair){.id = id, .space = space + 1};
-    return true;
-}
-
-static bool count_hits(struct seen *s, const struct trace_request *r, uint32_t space,
-                       uint64_t *hits) {
-    uint64_t h = 0;
-    while (s->room && h < r->n_blocks && find(s, space, r->hash_ids[h])->space)
-        h++;
-    *hits = h;
-    for (; h < r->n_blocks; h++)
-        if (!add(s, space, r->hash_ids[h]))
-            return false;
-    return true;
-}
 
 static void add_request(struct trace_stats *to, const struct trace_request *r, uint64_t hits,
                         uint32_t block_tokens) {
@@ -82,12 +30,12 @@ weir_status trace_count(const struct trace *t, struct trace_stats *per_session,
         const struct trace_request *r = &t->requests[order[i]];
         const struct trace_session *s = &t->sessions[r->session];
         uint64_t hits;
-        ok = count_hits(&seen, r, s->space, &hits);
+        ok = seen_hits(&seen, r, s->space, &hits);
         add_request(total, r, hits, s->block_tokens);
         if (per_session)
             add_request(&per_session[r->session], r, hits, s->block_tokens);
     }
-    free(seen.pair);
+    seen_free(&seen);
     free(order);
     return ok ? WEIR_OK
               : weir_fail(err, WEIR_NO_MEMORY, "trace", "no memory for its block numbers");
