@@ -139,9 +139,7 @@ weir_status schedule_arrivals(const struct tree *t, const struct arrivals_option
         x->call[i] = TREE_NONE;
     for (uint32_t i = 0; i < t->n_calls; i++)
         x->call[t->calls[i].request] = i;
-    for (uint32_t i = 0; i < trace->n_sessions; i++)
-        if (trace->sessions[i].space >= x->n_spaces)
-            x->n_spaces = trace->sessions[i].space + 1;
+    x->n_spaces = trace_spaces(trace);
     schedule_begin_profiling(&x->s, now);
     x->next_at = arrival_time(x, 0, 0);
     *out = &x->s;

@@ -128,7 +128,7 @@ static bool make_pair(void *a, size_t a_each, void *z, size_t z_each, size_t *ro
     return n < UINT32_MAX - 1 && make_room(a, &r, n, 1, a_each) && make_room(z, room, n, 1, z_each);
 }
 
-static weir_status add_session(struct builder *b, const char *id, struct trace_session **out) {
+weir_status builder_loose_session(struct builder *b, const char *id, struct trace_session **out) {
     struct trace *t = &b->t;
     size_t at;
     if (!make_pair(&t->sessions, sizeof *t->sessions, &b->session_names, sizeof *b->session_names,
@@ -147,14 +147,14 @@ weir_status builder_session(struct builder *b, const char *id, struct trace_sess
                               b->t.format == TRACE_WEKA ? "id" : "session_id", id);
     if (json_object_set_new(b->by_id, id, json_integer(b->t.n_sessions)))
         return builder_no_memory(b);
-    return add_session(b, id, out);
+    return builder_loose_session(b, id, out);
 }
 
 weir_status builder_turn_session(struct builder *b, const char *id, struct trace_session **out) {
     if (!id) {
         char name[32];
         snprintf(name, sizeof name, "line %" PRIu64, b->line);
-        return add_session(b, name, out);
+        return builder_loose_session(b, name, out);
     }
     const json_t *known = json_object_get(b->by_id, id);
     if (!known)
@@ -311,6 +311,7 @@ static void place_all(struct builder *b) {
         r->hash_ids = r->n_blocks ? t->ids + p->ids : NULL;
         r->text = r->n_texts ? t->chars + p->text : NULL;
         r->role = p->role ? t->chars + p->role : NULL;
+        r->system = p->system ? t->chars + p->system : NULL;
         r->answer = p->answer ? t->chars + p->answer : NULL;
     }
     for (uint32_t i = 0; i < t->n_sessions; i++)
@@ -335,6 +336,10 @@ weir_status builder_finish(struct builder *b, weir_status status, struct trace *
         trace_free(&b->t);
     *out = b->t;
     return status;
+}
+
+const struct trace_request *trace_first_turn(const struct trace *t, const struct trace_request *r) {
+    return t->requests + (r->agent < 0 ? t->sessions[r->session].first : t->agents[r->agent].first);
 }
 
 void trace_free(struct trace *t) {

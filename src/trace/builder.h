@@ -9,7 +9,7 @@
 
 /* Where a request's numbers and strings begin in ids and chars; the arrays move as they grow. */
 struct builder_place {
-    size_t ids, text, role, answer;
+    size_t ids, text, role, system, answer;
 };
 enum { PLACE_NONE = 0 }; /* chars starts with an empty string, so 0 is nobody's text */
 
@@ -55,15 +55,17 @@ weir_status builder_no_memory(struct builder *b);
 weir_status builder_session(struct builder *b, const char *id, struct trace_session **out);
 /* The session `id` of this file, made where it is not there. */
 weir_status builder_turn_session(struct builder *b, const char *id, struct trace_session **out);
+/* A new session whose id may have stood before. */
+weir_status builder_loose_session(struct builder *b, const char *id, struct trace_session **out);
 /* A fresh name space, or the one of the file. */
 uint32_t builder_space(struct builder *b, bool of_file);
 weir_status builder_agent(struct builder *b, const char *id, const char *type,
                           const struct trace_agent *agent);
 /* Adds a request with its numbers and texts. */
 struct builder_extra {
-    const uint64_t *ids;       /* r->n_blocks of them */
-    const json_t *texts;       /* string, array of strings or NULL */
-    const char *role, *answer; /* NULL: none */
+    const uint64_t *ids;                /* r->n_blocks of them */
+    const json_t *texts;                /* string, array of strings or NULL */
+    const char *role, *system, *answer; /* NULL: none */
 };
 weir_status builder_request(struct builder *b, const struct trace_request *r,
                             const struct builder_extra *extra);
@@ -77,6 +79,13 @@ int64_t builder_time(struct json_fields *f, const char *name, bool required, dou
 /* The numbers of the array `name` in a new array (free()), NULL where absent or empty. */
 uint64_t *builder_numbers(struct json_fields *f, const char *name, bool required, size_t *n);
 
+/* The rest of the stream behind the `used` bytes of *text, which may be NULL (with *room 0) and
+ * grows; freed by the caller. A NUL stands behind the *bytes. */
+weir_status builder_slurp(struct builder *b, FILE *in, char **text, size_t *room, size_t used,
+                          size_t *bytes);
+/* WEIR_BAD_FILE or WEIR_NO_MEMORY for text that is no JSON object, at b's place. */
+weir_status builder_json_fault(struct builder *b, const json_error_t *fault);
+
 /* Moves the finished trace to *out, or frees everything where status says so. */
 weir_status builder_finish(struct builder *b, weir_status status, struct trace *out);
 
@@ -86,6 +95,7 @@ weir_status read_mooncake_object(struct builder *b, const json_t *object);
 weir_status read_single_turn_object(struct builder *b, const json_t *object);
 weir_status read_multi_turn_object(struct builder *b, const json_t *object);
 /* All of a stream: an array of conversations. */
+weir_status read_sharegpt(struct builder *b, FILE *in);
 weir_status read_sharegpt(struct builder *b, FILE *in);
 weir_status read_azure_line(struct builder *b, const char *line, size_t bytes);
 

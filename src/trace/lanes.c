@@ -47,7 +47,7 @@ struct closed_loop {
     struct lanes_options o;
     struct lane *lane;
     uint32_t *order; /* sessions that have calls, shuffled */
-    uint32_t n_order, alive;
+    uint32_t n_order, n_spaces, alive;
     uint64_t taken; /* sessions given to lanes */
 };
 
@@ -155,6 +155,8 @@ static void begin_play(struct closed_loop *x, uint32_t lane, bool midway, int64_
     l->session = session;
     l->left = t->n_chains;
     l->play = x->taken - 1;
+    if (x->o.share)
+        l->play = l->play / x->n_order * x->n_spaces + x->s.tree->trace->sessions[session].space;
     x->alive++;
     if (midway && chain_of(x, l, 0)->n_calls > 1)
         enter_midway(x, lane);
@@ -410,6 +412,7 @@ weir_status schedule_lanes(const struct tree *t, const struct lanes_options *o, 
         schedule_free(&x->s);
         return weir_fail(err, WEIR_BAD_VALUE, "trace", "holds no session with a call of its own");
     }
+    x->n_spaces = trace_spaces(t->trace);
     shuffle(x);
     bool warm = o->warmup_calls != UINT32_MAX;
     if (!warm)

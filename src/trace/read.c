@@ -7,13 +7,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *const names[TRACE_FORMATS] = {
+static const char *const names[TRACE_FORMATS + 1] = {
     [TRACE_WEKA] = "weka",
     [TRACE_MOONCAKE] = "mooncake",
     [TRACE_AZURE] = "azure",
     [TRACE_SINGLE_TURN] = "single_turn",
     [TRACE_MULTI_TURN] = "multi_turn",
     [TRACE_SHAREGPT] = "sharegpt",
+    [TRACE_RANDOM] = "random",
 };
 
 const char *trace_format_name(enum trace_format f) {
@@ -49,35 +50,42 @@ static weir_status read_object(struct builder *b, const json_t *object) {
     return WEIR_BAD_VALUE;
 }
 
-static weir_status json_fault(struct builder *b, const json_error_t *fault) {
+weir_status builder_json_fault(struct builder *b, const json_error_t *fault) {
     if (json_error_code(fault) == json_error_out_of_memory)
         return builder_no_memory(b);
     return builder_refuse(b, "is not a JSON object: column %d: %.200s", fault->column, fault->text);
 }
 
+weir_status builder_slurp(struct builder *b, FILE *in, char **text, size_t *room, size_t used,
+                          size_t *bytes) {
+    for (size_t n = 1; n > 0; used += n) {
+        if (*room - used < 1 << 16) {
+            char *more = realloc(*text, 2 * *room + (1 << 17));
+            if (!more)
+                return builder_no_memory(b);
+            *text = more;
+            *room = 2 * *room + (1 << 17);
+        }
+        n = fread(*text + used, 1, *room - used - 1, in);
+    }
+    (*text)[used] = 0;
+    *bytes = used;
+    return ferror(in) ? builder_refuse(b, "reading stopped here: %s", strerror(errno)) : WEIR_OK;
+}
+
 /* A session may also be one JSON object over many lines: then its first line alone is no object.
  * Takes the rest of the stream; `line` (freed by the caller) and *room grow. */
 static weir_status read_whole(struct builder *b, FILE *in, char **line, size_t *room, size_t used) {
-    for (;;) {
-        if (*room - used < 1 << 16) {
-            char *more = realloc(*line, 2 * *room + (1 << 17));
-            if (!more)
-                return builder_no_memory(b);
-            *line = more;
-            *room = 2 * *room + (1 << 17);
-        }
-        size_t n = fread(*line + used, 1, *room - used, in);
-        used += n;
-        if (n == 0)
-            break;
-    }
+    weir_status s = builder_slurp(b, in, line, room, used, &used);
+    if (s)
+        return s;
     json_error_t fault;
     json_t *object = json_loadb(*line, used, JSON_REJECT_DUPLICATES, &fault);
     if (!object) {
         builder_line(b, b->line + (fault.line > 0 ? (uint64_t)fault.line - 1 : 0));
-        return json_fault(b, &fault);
+        return builder_json_fault(b, &fault);
     }
-    weir_status s = read_object(b, object);
+    s = read_object(b, object);
     json_decref(object);
     return s;
 }
@@ -100,7 +108,7 @@ static weir_status read_json_line(struct builder *b, FILE *in, char **line, size
             return read_whole(b, in, line, room, n);
         }
     }
-    return json_fault(b, &fault);
+    return builder_json_fault(b, &fault);
 }
 
 static bool is_blank(const char *line, size_t n) {

@@ -1,135 +1,184 @@
-/* read_sharegpt.c: conversations with the answers that were given, one JSON array of
- *   {"id", "conversations": [{"from": "human" or "gpt", "value"} ...]}
- * A turn is what a human said; the answer behind it is what later turns contain. Answers in front
- * of the first human turn, which exports of cut conversations have, are left out. Called by read.c.
- */
+/* read_sharegpt.c: conversations with their answers, as one JSON array or one a line:
+ *   {"id", "conversations": [{"from" "human" or "gpt" or "system", "value"} ...]}
+ * Every human turn is a request; the answer behind it is kept with it, a system turn goes with the
+ * next request. Published files also say "user", "assistant", "chatgpt", "bing" and "bard", hold
+ * conversations that begin with an answer, and conversations without turns. Nothing is said of
+ * times: turns follow each other. Called by read.c.
+ * The array is read element by element, so that a fault has a line and a large file is not held
+ * as JSON all at once. */
 #include "trace/builder.h"
 
-#include <errno.h>
 #include <string.h>
 
-enum speaker { SPEAKER_HUMAN, SPEAKER_MODEL, SPEAKER_SYSTEM, SPEAKER_OTHER };
+enum speaker { HUMAN, MODEL, SYSTEM, NOBODY };
 
 static enum speaker speaker_of(const char *from) {
     static const struct {
         const char *name;
         enum speaker who;
-    } names[] = {{"human", SPEAKER_HUMAN},     {"user", SPEAKER_HUMAN},   {"gpt", SPEAKER_MODEL},
-                 {"chatgpt", SPEAKER_MODEL},   {"bing", SPEAKER_MODEL},   {"bard", SPEAKER_MODEL},
-                 {"assistant", SPEAKER_MODEL}, {"system", SPEAKER_SYSTEM}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(from, names[i].name))
-            return names[i].who;
-    return SPEAKER_OTHER;
+    } known[] = {{"human", HUMAN},   {"user", HUMAN}, {"gpt", MODEL},  {"assistant", MODEL},
+                 {"chatgpt", MODEL}, {"bing", MODEL}, {"bard", MODEL}, {"system", SYSTEM}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i].name, from))
+            return known[i].who;
+    return NOBODY;
 }
 
-/* One entry of the conversation; a fault is recorded with its place. */
-static weir_status read_entry(struct builder *b, const json_t *entry, const char *scope,
-                              enum speaker *who, const json_t **value) {
+/* Who speaks and what in entry i; a fault has the entry's full name. `of` is the conversation's. */
+static weir_status read_entry(struct builder *b, const json_t *list, const char *of, size_t i,
+                              enum speaker *who, const char **value) {
+    char scope[80];
+    const json_t *entry = json_array_get(list, i);
     if (!json_is_object(entry))
-        return builder_refuse(b, "field %.*s: must be an object", (int)strlen(scope) - 1, scope);
+        return builder_refuse(b, "field %sconversations[%zu]: must be an object", of, i);
+    snprintf(scope, sizeof scope, "%sconversations[%zu].", of, i);
     struct json_fields f = builder_fields(b, entry, scope);
     const char *from = json_field_string(&f, "from", true);
-    json_field_string(&f, "value", true);
-    if (f.status)
-        return f.status;
-    *who = speaker_of(from);
-    *value = json_field(&f, "value");
-    if (*who == SPEAKER_OTHER)
+    *value = json_field_string(&f, "value", true);
+    *who = from ? speaker_of(from) : NOBODY;
+    if (!f.status && *who == NOBODY)
         json_field_refuse(&f, "from", json_field(&f, "from"), WEIR_BAD_FILE,
-                          "must be human, gpt or system");
+                          "must be \"human\", \"gpt\" or \"system\"");
     return f.status;
 }
 
-static weir_status add_turn(struct builder *b, uint32_t session, const json_t *said,
-                            const char *answer) {
-    struct trace_request r = {.session = session,
-                              .agent = -1,
-                              .n_texts = 1,
+static weir_status open_conversation(struct builder *b, const char *id, uint32_t *session) {
+    struct trace_session *s;
+    char name[40];
+    snprintf(name, sizeof name, "conversation %" PRIu32, b->t.n_sessions + 1);
+    weir_status status = builder_loose_session(b, id && *id ? id : name, &s);
+    if (status)
+        return status;
+    s->block_tokens = b->block_tokens;
+    s->space = builder_space(b, true);
+    *session = (uint32_t)(s - b->t.sessions);
+    return WEIR_OK;
+}
+
+static weir_status read_conversation(struct builder *b, const json_t *object, const char *scope) {
+    struct json_fields f = builder_fields(b, object, scope);
+    const char *id = json_field_string(&f, "id", false);
+    const json_t *list = f.status ? NULL : json_field(&f, "conversations");
+    if (!f.status && !json_is_array(list))
+        json_field_refuse(&f, "conversations", list, WEIR_BAD_FILE,
+                          list ? "must be an array" : "is missing");
+    struct trace_request r = {.agent = -1,
                               .delay = TRACE_ABSENT,
                               .api_time = TRACE_ABSENT,
                               .think_time = TRACE_ABSENT,
-                              .ttft = TRACE_ABSENT};
-    return builder_request(
-        b, &r, &(struct builder_extra){.texts = said, .role = "user", .answer = answer});
-}
-
-static weir_status read_entries(struct builder *b, const json_t *entries, uint32_t session,
-                                size_t number) {
-    const json_t *said = NULL;
-    weir_status s = WEIR_OK;
-    for (size_t i = 0; !s && i < json_array_size(entries); i++) {
-        char scope[80];
-        enum speaker who = SPEAKER_OTHER;
-        const json_t *value = NULL;
-        snprintf(scope, sizeof scope, "[%zu].conversations[%zu].", number, i);
-        s = read_entry(b, json_array_get(entries, i), scope, &who, &value);
-        if (s || who == SPEAKER_SYSTEM)
+                              .ttft = TRACE_ABSENT,
+                              .n_texts = 1};
+    const char *system = NULL;
+    bool open = false;
+    weir_status s = f.status;
+    size_t n = json_array_size(list);
+    for (size_t i = 0; !s && i < n; i++) {
+        enum speaker who, next = NOBODY;
+        const char *value, *answer = NULL;
+        s = read_entry(b, list, scope, i, &who, &value);
+        if (!s && who == SYSTEM)
+            system = value;
+        else if (!s && who == MODEL)
+            builder_warn(b, "field %sconversations[%zu]: an answer to nothing is left out", scope,
+                         i);
+        if (s || who != HUMAN)
             continue;
-        bool answers = who == SPEAKER_MODEL && said;
-        if (who == SPEAKER_MODEL && !said)
-            builder_warn(b, "field %sfrom: an answer without a question, left out", scope);
-        if (said)
-            s = add_turn(b, session, said, answers ? json_string_value(value) : NULL);
-        said = who == SPEAKER_HUMAN ? value : NULL;
+        if (i + 1 < n)
+            s = read_entry(b, list, scope, i + 1, &next, &answer);
+        if (!s && !open)
+            s = open_conversation(b, id, &r.session);
+        open = true;
+        if (!s)
+            s = builder_request(
+                b, &r,
+                &(struct builder_extra){.texts = json_object_get(json_array_get(list, i), "value"),
+                                        .role = "user",
+                                        .system = system,
+                                        .answer = next == MODEL ? answer : NULL});
+        system = NULL;
+        i += next == MODEL;
     }
-    if (!s && said)
-        s = add_turn(b, session, said, NULL);
+    if (!s && !open)
+        builder_warn(b, "field %sconversations: nobody asks anything, left out", scope);
     return s;
 }
 
-static bool has_human(const json_t *entries) {
-    for (size_t i = 0; i < json_array_size(entries); i++) {
-        const char *from = json_string_value(json_object_get(json_array_get(entries, i), "from"));
-        if (from && speaker_of(from) == SPEAKER_HUMAN)
-            return true;
-    }
-    return false;
+/* ----------------------------------------------------------------------------------- the elements
+ */
+
+struct cursor {
+    const char *at, *end;
+    uint64_t line;
+    size_t n; /* elements so far */
+    bool in_array;
+};
+
+/* The next byte that is no white space; 0 at the end. */
+static char skip_space(struct cursor *c) {
+    for (; c->at < c->end && strchr(" \t\r\n", *c->at); c->at++)
+        c->line += *c->at == '\n';
+    return c->at < c->end ? *c->at : 0;
 }
 
-static weir_status read_conversation(struct builder *b, const json_t *object, size_t number) {
-    char scope[40], name[48];
-    snprintf(scope, sizeof scope, "[%zu].", number);
-    if (!json_is_object(object))
-        return builder_refuse(b, "field [%zu]: must be an object", number);
-    struct json_fields f = builder_fields(b, object, scope);
-    const char *id = json_field_string(&f, "id", false);
-    const json_t *entries = f.status ? NULL : json_field(&f, "conversations");
-    if (!f.status && !json_is_array(entries))
-        json_field_refuse(&f, "conversations", entries, WEIR_BAD_FILE,
-                          entries ? "must be an array" : "is missing");
-    if (f.status)
-        return f.status;
-    if (!has_human(entries)) {
-        builder_warn(b, "field [%zu].conversations: nobody asks anything, left out", number);
-        return WEIR_OK;
+static weir_status read_element(struct builder *b, struct cursor *c) {
+    json_error_t fault;
+    builder_line(b, c->line);
+    if (*c->at != '{')
+        return builder_refuse(b, "is not a JSON object");
+    json_t *object = json_loadb(c->at, (size_t)(c->end - c->at),
+                                JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &fault);
+    if (!object) {
+        builder_line(b, c->line + (fault.line > 0 ? (uint64_t)fault.line - 1 : 0));
+        return builder_json_fault(b, &fault);
     }
-    struct trace_session *session;
-    snprintf(name, sizeof name, "conversation %zu", number);
-    weir_status s = builder_session(b, id ? id : name, &session);
-    if (s)
-        return s;
-    session->block_tokens = b->block_tokens;
-    session->space = builder_space(b, true);
-    return read_entries(b, entries, (uint32_t)(session - b->t.sessions), number);
+    char scope[32] = "";
+    if (c->in_array)
+        snprintf(scope, sizeof scope, "[%zu].", c->n++);
+    weir_status s = read_conversation(b, object, scope);
+    json_decref(object);
+    for (const char *to = c->at + fault.position; c->at < to; c->at++)
+        c->line += *c->at == '\n';
+    return s;
+}
+
+/* [element, element ...] with nothing behind it. */
+static weir_status read_array(struct builder *b, struct cursor *c) {
+    weir_status s = WEIR_OK;
+    c->at++;
+    c->in_array = true;
+    if (skip_space(c) == ']')
+        c->at++;
+    else
+        for (bool more = true; !s && more;) {
+            skip_space(c);
+            s = c->at < c->end ? read_element(b, c) : WEIR_OK;
+            char next = s ? 0 : skip_space(c);
+            if (s)
+                break;
+            builder_line(b, c->line);
+            if (next != ',' && next != ']')
+                return builder_refuse(b, next ? "must go on with a comma or the end of the array"
+                                              : "ends within its array");
+            more = next == ',';
+            c->at++;
+        }
+    if (!s && skip_space(c)) {
+        builder_line(b, c->line);
+        s = builder_refuse(b, "has something behind its array");
+    }
+    return s;
 }
 
 weir_status read_sharegpt(struct builder *b, FILE *in) {
-    json_error_t fault;
-    builder_line(b, 1);
-    json_t *all = json_loadf(in, JSON_REJECT_DUPLICATES, &fault);
-    if (!all && json_error_code(&fault) == json_error_out_of_memory)
-        return builder_no_memory(b);
-    if (!all) {
-        builder_line(b, fault.line > 0 ? (uint64_t)fault.line : 1);
-        return builder_refuse(b, "is not a JSON array: column %d: %.200s", fault.column,
-                              fault.text);
-    }
-    weir_status s = WEIR_OK;
-    if (!json_is_array(all))
-        s = builder_refuse(b, "is not a JSON array");
-    for (size_t i = 0; !s && i < json_array_size(all); i++)
-        s = read_conversation(b, json_array_get(all, i), i);
-    json_decref(all);
+    char *text = NULL;
+    size_t room = 0, bytes = 0;
+    weir_status s = builder_slurp(b, in, &text, &room, 0, &bytes);
+    struct cursor c = {.at = text, .end = text + bytes, .line = 1};
+    if (!s && skip_space(&c) == '[')
+        s = read_array(b, &c);
+    else
+        while (!s && skip_space(&c))
+            s = read_element(b, &c);
+    free(text);
     return s;
 }

@@ -27,6 +27,13 @@ int64_t scaled_wait(int64_t wait, double scale, int64_t cap) {
     return wait < most ? wait : most;
 }
 
+uint32_t trace_spaces(const struct trace *t) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_sessions; i++)
+        n = t->sessions[i].space >= n ? t->sessions[i].space + 1 : n;
+    return n;
+}
+
 /* --------------------------------------------------------------------------------------- phases */
 
 void schedule_begin(struct schedule *s, const struct schedule_kind *kind, const struct tree *t,

@@ -27,7 +27,8 @@ struct call {
     uint32_t ticket; /* names it until schedule_done; small numbers, used again */
     enum phase phase;
     uint32_t lane;    /* open loop: 0 */
-    uint64_t play;    /* number of the run through the session, unique in the schedule */
+    uint64_t play;    /* number of the run through the session; calls of different plays share no
+                         block. Unique in the schedule, unless sessions share: see there */
     uint32_t request; /* index in trace.requests */
     uint32_t chain, turn;
     bool root;      /* of the session's own chain */
@@ -49,6 +50,10 @@ struct lanes_options {
     int64_t idle_cap;            /* of one recorded wait; 0: none */
     int64_t system_idle_cap;     /* see schedule_skipped; 0: none */
     double time_scale;           /* of waits, before the cap */
+    /* Sessions of one name space share their blocks in each pass through the trace, as the open
+     * loop's do: `play` is then the number of (pass, name space). Else every session that a lane
+     * plays is a play of its own, as AgentX has it. */
+    bool share;
 };
 /* Those of AgentX: 3600 s, seed 42, 0.25..0.75, 10 warm-up calls, 300 s, 10 s. */
 struct lanes_options lanes_options_default(void);

@@ -64,6 +64,9 @@ bool timer_take(struct schedule *s, int64_t clock, struct timer *out);
 bool flight_start(struct schedule *s, uint32_t index, uint32_t strand, struct call *call);
 void call_describe(const struct tree *t, uint32_t index, struct call *call);
 
+/* One more than the greatest number of a name space. */
+uint32_t trace_spaces(const struct trace *t);
+
 /* A wait as it is kept: scaled, never beyond `cap` (0: none). */
 int64_t scaled_wait(int64_t wait, double scale, int64_t cap);
 

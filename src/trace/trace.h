@@ -14,8 +14,9 @@ enum trace_format {
     TRACE_AZURE,       /* lengths and times alone; CSV */
     TRACE_SINGLE_TURN, /* one prompt a line; JSONL */
     TRACE_MULTI_TURN,  /* one conversation a line; JSONL */
-    TRACE_SHAREGPT,    /* conversations with their answers; one JSON array */
+    TRACE_SHAREGPT,    /* conversations with their answers; one JSON array, or JSONL */
     TRACE_FORMATS,
+    TRACE_RANDOM = TRACE_FORMATS, /* made by trace_random, not read */
 };
 const char *trace_format_name(enum trace_format f);
 /* WEIR_BAD_VALUE (where "format") names the formats there are. */
@@ -35,9 +36,11 @@ struct trace_request {
      * numbers in one name space mean equal blocks behind equal prefixes. The last block may be
      * partial; tokens behind the last block are nobody else's. */
     const uint64_t *hash_ids;
-    const char *text,
-        *role;          /* NULL: none. n_texts strings, each behind the NUL of the one before */
-    const char *answer; /* as recorded; NULL: the file gives none */
+    /* NULL: none. text: n_texts strings, each behind the NUL of the one before; role: who says it,
+     * NULL means "user". The prompt of such a request is a chat: see trace_first_turn. */
+    const char *text, *role;
+    const char *system; /* what a system message ahead of it says */
+    const char *answer; /* as recorded */
     uint32_t n_blocks, n_texts;
     uint32_t number;        /* in the order of the file, from 0 */
     uint32_t session;       /* index in sessions */
@@ -93,6 +96,27 @@ weir_status trace_read_stream(FILE *in, const char *name, enum trace_format form
                               const struct trace_options *options, struct trace *out,
                               weir_error *err);
 void trace_free(struct trace *t);
+
+/* The first request of the chain of r (its session's own, or its sub-agent's), which stands at or
+ * before r in `requests`; those between are the turns before r. Where requests are text, the
+ * messages of r's prompt are, for each of them and then for r: the system message if there is one,
+ * the text, and (not for r) the answer, recorded or live. */
+const struct trace_request *trace_first_turn(const struct trace *t, const struct trace_request *r);
+
+/* Workloads of chosen lengths, as `vllm bench serve --dataset-name random` draws them: a prompt has
+ * prefix_len + L tokens with L uniform in [floor(in (1 - range)), ceil(in (1 + range))], an answer
+ * those of `out`, at least 1 each. The first prefix_len tokens are those of prefix i mod prefixes
+ * for request i, the rest is nobody else's. Each request is a session of its own at time 0. */
+struct trace_random {
+    uint32_t requests;
+    uint64_t in, out;    /* tokens, mean */
+    double range;        /* 0 <= range < 1 */
+    uint64_t prefix_len; /* tokens, on top of `in`; 0: none */
+    uint32_t prefixes;   /* how many different ones; 0 counts as 1 */
+    uint64_t seed;
+};
+/* WEIR_BAD_VALUE names the field; WEIR_NO_MEMORY. */
+weir_status trace_random(const struct trace_random *o, struct trace *out, weir_error *err);
 
 /* Indices of all requests by t, equal times in the order of the file; freed with free(). NULL
  * without memory. */

@@ -352,7 +352,8 @@ static void conversations_as_text(void **state) {
 #define CALL         "\"t\":0,\"type\":\"n\",\"in\":64,\"out\":1,\"hash_ids\":[1]"
 #define SUB(fields)                                                                                \
     "{\"id\":\"a\",\"requests\":[{\"t\":0,\"type\":\"subagent\",\"requests\":[{" fields "}]}]}"
-#define ROW "2023-11-16 18:17:03.9799600,4808,10\n"
+#define GPT(id) "{\"id\":\"" id "\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"}]}"
+#define ROW     "2023-11-16 18:17:03.9799600,4808,10\n"
 
 static const struct {
     enum trace_format format;
@@ -465,13 +466,22 @@ static const struct {
     {TRACE_SINGLE_TURN, "{\"text\":\"a\",\"role\":1}", "dir/t:1", "field role: must be a string"},
     {TRACE_SINGLE_TURN, "{\"text\":\"a\",\"delay\":1,\"timestamp\":2}", "dir/t:1",
      "field delay: must not stand beside timestamp"},
-    {TRACE_SHAREGPT, "{\"id\":\"a\"}", "dir/t:1", "is not a JSON array"},
-    {TRACE_SHAREGPT, "[\n{\"id\":\"a\"},\n", "dir/t:3", "is not a JSON array: column 0"},
+    {TRACE_SHAREGPT, "{\"id\":\"a\"}", "dir/t:1", "field conversations: is missing"},
+    {TRACE_SHAREGPT, "[\n" GPT("a") ",\n", "dir/t:3", "ends within its array"},
+    {TRACE_SHAREGPT, "[" GPT("a") "\n", "dir/t:2", "ends within its array"},
+    {TRACE_SHAREGPT, "[\n\n" GPT("a") ";", "dir/t:3", "must go on with a comma or the end"},
+    {TRACE_SHAREGPT, "[" GPT("a") ",\n{\"id\":\n]", "dir/t:3", "is not a JSON object: column 1"},
+    {TRACE_SHAREGPT, "[" GPT("a") ",\n\n7]", "dir/t:3", "is not a JSON object"},
+    {TRACE_SHAREGPT, "[" GPT("a") "]\n]", "dir/t:2", "has something behind its array"},
+    {TRACE_SHAREGPT, GPT("a") "\n{\"conversations\":[1]}", "dir/t:2",
+     "field conversations[0]: must be an object"},
+    {TRACE_SHAREGPT, "[]", "dir/t", "holds no request"},
     {TRACE_SHAREGPT, "[{\"id\":\"a\"}]", "dir/t:1", "field [0].conversations: is missing"},
     {TRACE_SHAREGPT,
      "[{\"id\":\"a\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"elf\","
      "\"value\":\"x\"}]}]",
-     "dir/t:1", "field [0].conversations[1].from: must be human, gpt or system"},
+     "dir/t:1",
+     "field [0].conversations[1].from: must be \"human\", \"gpt\" or \"system\", not \"elf\""},
     {TRACE_SHAREGPT,
      "[{\"id\":\"a\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\"}]}]",
      "dir/t:1", "field [0].conversations[1].value: is missing"},
@@ -520,15 +530,21 @@ static void sharegpt_turns_keep_their_recorded_answers(void **state) {
               " {\"from\":\"gpt\",\"value\":\"r1\"},{\"from\":\"human\",\"value\":\"q2\"},\n"
               " {\"from\":\"human\",\"value\":\"q3\"},{\"from\":\"gpt\",\"value\":\"r3\"}]},\n"
               " {\"id\":\"b\",\"conversations\":[{\"from\":\"gpt\",\"value\":\"alone\"}]},\n"
-              " {\"conversations\":[{\"from\":\"user\",\"value\":\"q4\"}]}]",
+              " {\"id\":\"a\",\"conversations\":[{\"from\":\"system\",\"value\":\"\u00fcber\"},\n"
+              "  {\"from\":\"user\",\"value\":\"q4\"}]}]",
               TRACE_SHAREGPT, &t);
     static const char *const texts[] = {"q1", "q2", "q3", "q4"};
     static const char *const answers[] = {"r1", NULL, "r3", NULL};
     assert_int_equal(t.n_sessions, 2);
     assert_int_equal(t.n_requests, 4);
-    assert_int_equal(t.n_warnings, 2);
+    assert_int_equal(t.n_warnings, 3); /* two answers to nothing, one without a question */
     assert_string_equal(t.sessions[0].id, "a");
+    assert_string_equal(t.sessions[1].id, "a"); /* published files repeat ids */
     assert_int_equal(t.sessions[0].n_own, 3);
+    assert_ptr_equal(trace_first_turn(&t, &t.requests[2]), &t.requests[0]);
+    assert_ptr_equal(trace_first_turn(&t, &t.requests[3]), &t.requests[3]);
+    assert_string_equal(t.requests[3].system, "\u00fcber");
+    assert_null(t.requests[2].system);
     for (int i = 0; i < 4; i++) {
         assert_string_equal(t.requests[i].text, texts[i]);
         assert_string_equal(t.requests[i].role, "user");
