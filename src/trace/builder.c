@@ -204,6 +204,7 @@ weir_status builder_request(struct builder *b, const struct trace_request *r,
                    &b->request_room, t->n_requests) ||
         (r->n_blocks && !add_ids(b, extra->ids, r->n_blocks, &place.ids)) ||
         !add_texts(b, extra->texts, &place.text) || !add_string(b, extra->role, &place.role) ||
+        !add_string(b, extra->system, &place.system) ||
         !add_string(b, extra->answer, &place.answer))
         return builder_no_memory(b);
     b->places[t->n_requests] = place;
