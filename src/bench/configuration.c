@@ -1,0 +1,132 @@
+/* configuration.c: flattens a run's configuration and hashes it. */
+#include "bench/configuration.h"
+
+#include <math.h>
+#include <openssl/evp.h>
+#include <string.h>
+
+bool configuration_is_version(const char *key) {
+    static const char *const keys[] = {"framework_version", "image", "offload_version"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!strcmp(key, keys[i]))
+            return true;
+    return false;
+}
+
+bool configuration_is_incidental(const char *key) {
+    static const char *const keys[] = {"label", "out",     "history", "no-history",  "no_history",
+                                       "url",   "api-key", "api_key", "metrics-url", "metrics_url",
+                                       "json",  "title",   "quiet",   "progress"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!strcmp(key, keys[i]))
+            return true;
+    return false;
+}
+
+static void put(json_t *o, const char *key, json_t *value) {
+    json_object_set_new(o, key, value);
+}
+
+static void put_text(json_t *o, const char *key, const char *text) {
+    if (text)
+        put(o, key, json_string(text));
+}
+
+static void put_count(json_t *o, const char *key, uint64_t n) {
+    if (n)
+        put(o, key, json_integer((json_int_t)n));
+}
+
+static void flatten(json_t *out, const char *before, const json_t *object) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s%s", before, *before ? "." : "", key);
+        if (json_is_object(value))
+            flatten(out, name, value);
+        else if (!json_is_null(value) && !json_object_get(out, name))
+            json_object_set(out, name, value);
+    }
+}
+
+json_t *configuration_of(const struct run *r) {
+    const struct run_subject *s = &r->subject;
+    json_t *o = json_object();
+    if (!o)
+        return NULL;
+    put_text(o, "label", s->label);
+    put_text(o, "hardware", s->hardware);
+    put_text(o, "framework", s->framework);
+    put_text(o, "framework_version", s->framework_version);
+    put_text(o, "image", s->image);
+    put_text(o, "model", s->model);
+    put_text(o, "precision", s->precision);
+    put_text(o, "spec_decoding", s->spec_decoding);
+    put_text(o, "kv_offloading", s->kv_offloading);
+    put_text(o, "offload_name", s->offload_name);
+    put_text(o, "offload_version", s->offload_version);
+    put_count(o, "tp", s->tp);
+    put_count(o, "ep", s->ep);
+    put_count(o, "pp", s->pp);
+    put_count(o, "dcp", s->dcp);
+    put_count(o, "pcp", s->pcp);
+    put(o, "dp_attention", json_boolean(s->dp_attention));
+    put(o, "disagg", json_boolean(s->disagg));
+    put(o, "is_multinode", json_boolean(s->is_multinode));
+    if (isfinite(s->allocated_dram_gb))
+        put(o, "allocated_dram_gb", json_real(s->allocated_dram_gb));
+    put_count(o, "concurrency", r->concurrency);
+    put_text(o, "scenario", r->scenario);
+    put_text(o, "dataset", r->dataset);
+    put_count(o, "isl", r->isl);
+    put_count(o, "osl", r->osl);
+    put(o, "time_scale", json_real(r->time_scale));
+    put(o, "length_scale", json_real(r->length_scale));
+    if (json_is_object(r->config))
+        flatten(o, "", r->config);
+    return o;
+}
+
+weir_status configuration_fingerprint(const json_t *configuration, char out[FINGERPRINT_BYTES],
+                                      weir_error *err) {
+    json_t *kept = json_copy((json_t *)(uintptr_t)configuration);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)configuration, key,
+                        value) if (configuration_is_version(key) ||
+                                   configuration_is_incidental(key)) json_object_del(kept, key);
+    char *text =
+        kept ? json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(15)) : NULL;
+    json_decref(kept);
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    bool good = text && EVP_Digest(text, strlen(text), hash, NULL, EVP_sha256(), NULL);
+    free(text);
+    if (!good)
+        return weir_fail(err, WEIR_NO_MEMORY, "configuration", "no memory");
+    for (int i = 0; i < (FINGERPRINT_BYTES - 1) / 2; i++)
+        snprintf(out + 2 * i, 3, "%02x", hash[i]);
+    return WEIR_OK;
+}
+
+char *configuration_version(const json_t *configuration) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (!f)
+        return NULL;
+    const char *key;
+    json_t *value;
+    bool any = false;
+    json_object_foreach((json_t *)(uintptr_t)configuration, key,
+                        value) if (configuration_is_version(key) && json_is_string(value)) {
+        fprintf(f, "%s%s=%s", any ? ";" : "", key, json_string_value(value));
+        any = true;
+    }
+    return fclose(f) ? NULL : text;
+}
+
+bool run_is_unscaled(const struct run *r) {
+    return (r->time_scale == 1 || r->time_scale == 0) &&
+           (r->length_scale == 1 || r->length_scale == 0);
+}

@@ -1,0 +1,211 @@
+/* gate.c: judges a candidate against a baseline. Called by `weir bench gate`. */
+#include "bench/gate.h"
+
+#include <math.h>
+#include <string.h>
+
+weir_status gate_rule_parse(const char *text, double threshold, struct gate_rule *out,
+                            weir_error *err) {
+    char name[64];
+    const char *equals = strchr(text, '=');
+    size_t n = equals ? (size_t)(equals - text) : strlen(text);
+    snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), text);
+    out->threshold = threshold;
+    if (equals) {
+        char *end;
+        out->threshold = strtod(equals + 1, &end);
+        if (end == equals + 1 || *end || !(out->threshold >= 0 && out->threshold <= 1000))
+            return weir_fail(err, WEIR_BAD_VALUE, "--metric",
+                             "'%s': the threshold is a number of percent from 0 to 1000", text);
+    }
+    return metric_find(name, &out->metric, err);
+}
+
+static bool fault(struct gate *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fault(struct gate *g, const char *format, ...) {
+    char **more = realloc(g->fault, (g->n_faults + 1) * sizeof *more), *text;
+    va_list args;
+    if (!more)
+        return false;
+    g->fault = more;
+    va_start(args, format);
+    bool good = vasprintf(&text, format, args) >= 0;
+    va_end(args);
+    if (good)
+        g->fault[g->n_faults++] = text;
+    return good;
+}
+
+static bool find_faults(struct gate *g, const struct compare_side *a, const struct compare_side *b,
+                        bool allow_invalid) {
+    bool good = true;
+    for (size_t i = 0; i < b->n; i++) {
+        const struct compare_run *r = &b->run[i];
+        size_t k;
+        json_t *reason;
+        if (r->cancelled)
+            good = fault(g, "%s: was cancelled", r->path) && good;
+        if (!allow_invalid && !r->valid) {
+            json_array_foreach(r->invalid, k, reason) good =
+                fault(g, "%s: is not valid: %s", r->path, json_string_value(reason)) && good;
+            if (!json_array_size(r->invalid))
+                good = fault(g, "%s: is not valid", r->path) && good;
+        }
+        if (a->n && r->scaled != a->run[0].scaled)
+            good = fault(g, "%s: is %sscaled and the baseline is %s", r->path,
+                         r->scaled ? "" : "not ", a->run[0].scaled ? "" : "not") &&
+                   good;
+    }
+    return good;
+}
+
+static void judge_figure(struct gate_result *r) {
+    const struct ratio *x = &r->comparison.ratio;
+    const struct metric *m = r->comparison.metric;
+    r->worse = metric_worse_percent(m, x->value);
+    bool has_interval = x->kind != INTERVAL_NONE && x->low <= x->high;
+    r->worse_at_least =
+        has_interval ? metric_worse_percent(m, m->higher_better ? x->high : x->low) : r->worse;
+    if (!isfinite(x->baseline))
+        r->outcome = GATE_SKIPPED;
+    else if (!isfinite(x->candidate))
+        r->outcome = GATE_NO_VALUE;
+    else
+        r->outcome = r->worse_at_least > r->threshold ? GATE_REGRESSED : GATE_PASSED;
+}
+
+weir_status gate_judge(const struct compare_side *baseline, const struct compare_side *candidate,
+                       const struct gate_rule *rule, size_t n, const struct run_noise *noise,
+                       const struct bootstrap_options *o, bool allow_invalid, struct gate *out,
+                       weir_error *err) {
+    *out = (struct gate){.result = calloc(n + 1, sizeof *out->result), .n = n};
+    const struct metric **m = calloc(n + 1, sizeof *m);
+    struct comparison *c = calloc(n + 1, sizeof *c);
+    struct bootstrap_options each = *o;
+    each.confidence = 1 - (1 - o->confidence) / (double)n;
+    weir_status status = WEIR_OK;
+    if (!out->result || !m || !c || !find_faults(out, baseline, candidate, allow_invalid))
+        status = weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory");
+    for (size_t i = 0; !status && i < n; i++)
+        m[i] = rule[i].metric;
+    if (!status)
+        status = compare_sides(baseline, candidate, m, n, noise, &each, c, err);
+    size_t judged = 0;
+    bool good = true;
+    for (size_t i = 0; !status && i < n; i++) {
+        struct gate_result *r = &out->result[i];
+        r->comparison = c[i];
+        r->threshold = rule[i].threshold;
+        judge_figure(r);
+        judged += r->outcome != GATE_SKIPPED;
+        good = good && (r->outcome == GATE_PASSED || r->outcome == GATE_SKIPPED);
+    }
+    if (!status && !judged && !fault(out, "the baseline has none of the figures asked for"))
+        status = weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory");
+    out->passed = good && !out->n_faults;
+    free(m);
+    free(c);
+    if (status)
+        gate_free(out);
+    return status;
+}
+
+void gate_free(struct gate *g) {
+    for (size_t i = 0; i < g->n_faults; i++)
+        free(g->fault[i]);
+    free(g->fault);
+    free(g->result);
+    *g = (struct gate){0};
+}
+
+static const char *outcome_name(enum gate_outcome o) {
+    switch (o) {
+    case GATE_PASSED: return "passed";
+    case GATE_REGRESSED: return "REGRESSED";
+    case GATE_NO_VALUE: return "NO VALUE";
+    case GATE_SKIPPED: return "not judged: the baseline has no value";
+    }
+    return "";
+}
+
+static const char *change(double worse, char out[48]) {
+    if (!isfinite(worse))
+        snprintf(out, 48, "-");
+    else
+        snprintf(out, 48, "%.2f %% %s", fabs(worse), worse > 0 ? "worse" : "better");
+    return out;
+}
+
+void gate_print(FILE *out, const struct gate *g, const struct compare_side *baseline,
+                const struct compare_side *candidate) {
+    fprintf(out, "baseline   %s (%zu run%s)\ncandidate  %s (%zu run%s)\n\n", baseline->name,
+            baseline->n, baseline->n == 1 ? "" : "s", candidate->name, candidate->n,
+            candidate->n == 1 ? "" : "s");
+    fprintf(out, "%-20s %12s %12s %16s %16s %9s\n", "", "baseline", "candidate", "change",
+            "at the least", "allowed");
+    for (size_t i = 0; i < g->n; i++) {
+        const struct gate_result *r = &g->result[i];
+        const struct ratio *x = &r->comparison.ratio;
+        char a[48], b[48];
+        fprintf(out, "%-20s %12.5g %12.5g %16s %16s %7g %%  %s%s\n", r->comparison.metric->name,
+                x->baseline, x->candidate, change(r->worse, a), change(r->worse_at_least, b),
+                r->threshold, outcome_name(r->outcome),
+                x->kind == INTERVAL_NONE && r->outcome != GATE_SKIPPED ? " (without an interval)"
+                                                                       : "");
+    }
+    json_t *differ = compare_differences((const struct compare_side[]){*baseline, *candidate}, 2);
+    const char *key;
+    json_t *list;
+    bool first = true;
+    json_object_foreach(differ, key, list) {
+        if (configuration_is_version(key) || configuration_is_incidental(key))
+            continue;
+        fprintf(out, "%s%s", first ? "\nnote: the configurations differ in " : ", ", key);
+        first = false;
+    }
+    if (!first)
+        fputc('\n', out);
+    json_decref(differ);
+    for (size_t i = 0; i < g->n_faults; i++)
+        fprintf(out, "%s%s\n", i ? "" : "\n", g->fault[i]);
+    fprintf(out, "\n%s", g->passed ? "passed\n" : "failed");
+    first = true;
+    for (size_t i = 0; i < g->n; i++)
+        if (g->result[i].outcome == GATE_REGRESSED || g->result[i].outcome == GATE_NO_VALUE) {
+            fprintf(out, "%s%s", first ? ": " : ", ", g->result[i].comparison.metric->name);
+            first = false;
+        }
+    if (!g->passed)
+        fputc('\n', out);
+}
+
+static json_t *number(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+json_t *gate_json(const struct gate *g, const struct compare_side *baseline,
+                  const struct compare_side *candidate, const struct bootstrap_options *o) {
+    static const char *const names[] = {"passed", "regressed", "no value", "not judged"};
+    json_t *metrics = json_object(), *faults = json_array(), *regressed = json_array();
+    for (size_t i = 0; i < g->n; i++) {
+        const struct gate_result *r = &g->result[i];
+        const char *name = r->comparison.metric->name;
+        json_object_set_new(
+            metrics, name,
+            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:s}", "baseline",
+                      number(r->comparison.ratio.baseline), "candidate",
+                      number(r->comparison.ratio.candidate), "ratio",
+                      number(r->comparison.ratio.value), "low", number(r->comparison.ratio.low),
+                      "high", number(r->comparison.ratio.high), "worse_percent", number(r->worse),
+                      "worse_at_least_percent", number(r->worse_at_least), "threshold_percent",
+                      r->threshold, "outcome", names[r->outcome]));
+        if (r->outcome == GATE_REGRESSED || r->outcome == GATE_NO_VALUE)
+            json_array_append_new(regressed, json_string(name));
+    }
+    for (size_t i = 0; i < g->n_faults; i++)
+        json_array_append_new(faults, json_string(g->fault[i]));
+    return json_pack("{s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "passed", g->passed, "confidence",
+                     o->confidence, "regressed", regressed, "faults", faults, "metrics", metrics,
+                     "baseline", compare_side_json(baseline), "candidate",
+                     compare_side_json(candidate));
+}

@@ -1,0 +1,204 @@
+/* history.c: groups the history's runs by configuration and date. Called by `weir bench history`.
+ * Everything is built as JSON once; the table is printed from that, so that the two agree. */
+#include "bench/history.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+static bool same_text(const char *a, const char *b) {
+    return (!a && !b) || (a && b && !strcmp(a, b));
+}
+
+static bool same_series(const struct store_run *a, const struct store_run *b) {
+    if (!a->label || !b->label)
+        return !a->label && !b->label && !strcmp(a->fingerprint, b->fingerprint);
+    return !strcmp(a->label, b->label) && a->concurrency == b->concurrency &&
+           same_text(a->dataset, b->dataset);
+}
+
+static void date_of(const struct store_run *r, char out[16]) {
+    time_t t = (time_t)(r->started / 1000000000);
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    strftime(out, 16, "%Y-%m-%d", &tm);
+}
+
+static bool same_date(const struct store_run *a, const struct store_run *b) {
+    char x[16], y[16];
+    date_of(a, x);
+    date_of(b, y);
+    return !strcmp(x, y) && !strcmp(a->version, b->version) &&
+           !strcmp(a->fingerprint, b->fingerprint);
+}
+
+/* Percent by which `now` differs from `before`. */
+static json_t *change_of(double now, const json_t *before) {
+    double old = json_is_number(before) ? json_number_value(before) : NAN;
+    return now > 0 && old > 0 ? json_real(100 * (now / old - 1)) : json_null();
+}
+
+static json_t *values_of(const struct store_run *const *run, size_t n,
+                         const struct metric *const *m, size_t n_m, const json_t *first,
+                         const json_t *previous) {
+    json_t *out = json_object();
+    for (size_t k = 0; k < n_m; k++) {
+        double sum = 0;
+        size_t used = 0;
+        for (size_t i = 0; i < n; i++) {
+            double v = metric_of_row(m[k], run[i]->row);
+            if (v > 0) {
+                sum += log(v);
+                used++;
+            }
+        }
+        double v = used ? exp(sum / (double)used) : NAN;
+        const json_t *a = json_object_get(json_object_get(first, m[k]->name), "value");
+        const json_t *b = json_object_get(json_object_get(previous, m[k]->name), "value");
+        json_object_set_new(out, m[k]->name,
+                            json_pack("{s:o, s:s, s:o, s:o}", "value",
+                                      used ? json_real(v) : json_null(), "unit", m[k]->unit,
+                                      "change_percent", change_of(v, b),
+                                      "change_from_first_percent", change_of(v, a)));
+    }
+    return out;
+}
+
+static json_t *opt_text(const char *s) {
+    return s ? json_string(s) : json_null();
+}
+
+/* A date's line: `run` are its runs. */
+static json_t *line_of(const struct store_run *const *run, size_t n, const struct metric *const *m,
+                       size_t n_m, const json_t *first, const json_t *previous,
+                       const char *fingerprint_before) {
+    char date[16];
+    date_of(run[0], date);
+    bool valid = true, scaled = false, cancelled = false;
+    json_t *dirs = json_array();
+    for (size_t i = 0; i < n; i++) {
+        valid = valid && run[i]->valid;
+        scaled = scaled || run[i]->scaled;
+        cancelled = cancelled || run[i]->cancelled;
+        json_array_append_new(dirs, json_string(run[i]->dir));
+    }
+    bool changed = fingerprint_before && strcmp(fingerprint_before, run[0]->fingerprint);
+    return json_pack("{s:s, s:I, s:s, s:i, s:b, s:b, s:b, s:b, s:o, s:o}", "date", date, "started",
+                     (json_int_t)(run[0]->started / 1000000000), "version", run[0]->version, "runs",
+                     (int)n, "valid", valid, "cancelled", cancelled, "scaled", scaled,
+                     "configuration_changed", changed, "metrics",
+                     values_of(run, n, m, n_m, first, previous), "dirs", dirs);
+}
+
+static json_t *series_of(const struct store_run *runs, size_t n, size_t start, bool *used,
+                         const struct store_run **line, const struct metric *const *m, size_t n_m) {
+    const struct store_run *head = &runs[start];
+    json_t *dates = json_array(), *first = NULL, *previous = NULL;
+    const char *fingerprint = NULL;
+    for (size_t i = start; i < n; i++) {
+        if (used[i] || !same_series(head, &runs[i]))
+            continue;
+        size_t k = 0;
+        for (size_t j = i; j < n; j++)
+            if (!used[j] && same_series(head, &runs[j]) && same_date(&runs[i], &runs[j])) {
+                line[k++] = &runs[j];
+                used[j] = true;
+            }
+        json_t *l = line_of(line, k, m, n_m, first, previous, fingerprint);
+        fingerprint = runs[i].fingerprint;
+        previous = json_object_get(l, "metrics");
+        first = first ? first : previous;
+        json_array_append_new(dates, l);
+    }
+    return json_pack("{s:o, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "label",
+                     opt_text(head->label), "fingerprint", head->fingerprint, "concurrency",
+                     (int)head->concurrency, "hardware", opt_text(head->hardware), "framework",
+                     opt_text(head->framework), "model", opt_text(head->model), "precision",
+                     opt_text(head->precision), "dataset", opt_text(head->dataset), "dates", dates);
+}
+
+json_t *history_json(const struct store_run *runs, size_t n, const struct metric *const *m,
+                     size_t n_m) {
+    bool *used = calloc(n + 1, sizeof *used);
+    const struct store_run **line = calloc(n + 1, sizeof *line);
+    json_t *list = json_array();
+    for (size_t i = 0; used && line && i < n; i++)
+        if (!used[i])
+            json_array_append_new(list, series_of(runs, n, i, used, line, m, n_m));
+    bool good = used && line && list;
+    free(used);
+    free(line);
+    if (good)
+        return json_pack("{s:o}", "series", list);
+    json_decref(list);
+    return NULL;
+}
+
+static const char *text_at(const json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "?";
+}
+
+/* "+12.3 %", or "11.7x" where a percentage would be hard to read. */
+static void print_change(FILE *out, const json_t *percent) {
+    char text[32] = "";
+    if (json_is_number(percent)) {
+        double p = json_number_value(percent);
+        if (p >= 900)
+            snprintf(text, sizeof text, "%.1fx", p / 100 + 1);
+        else
+            snprintf(text, sizeof text, "%+.1f %%", p);
+    }
+    fprintf(out, " %9s", text);
+}
+
+static int width_of(const struct metric *m) {
+    int n = (int)strlen(m->name);
+    return n < 12 ? 12 : n;
+}
+
+static void print_line(FILE *out, const json_t *line, const struct metric *const *m, size_t n_m) {
+    fprintf(out, "  %-10s %4d", text_at(line, "date"),
+            (int)json_integer_value(json_object_get(line, "runs")));
+    for (size_t k = 0; k < n_m; k++) {
+        const json_t *v = json_object_get(json_object_get(line, "metrics"), m[k]->name);
+        const json_t *value = json_object_get(v, "value");
+        if (json_is_number(value))
+            fprintf(out, "  %*.5g", width_of(m[k]), json_number_value(value));
+        else
+            fprintf(out, "  %*s", width_of(m[k]), "-");
+        print_change(out, json_object_get(v, "change_percent"));
+    }
+    fprintf(out, "  %s", text_at(line, "version"));
+    if (json_is_true(json_object_get(line, "configuration_changed")))
+        fputs("  [configuration changed]", out);
+    if (json_is_true(json_object_get(line, "cancelled")))
+        fputs("  [cancelled]", out);
+    else if (!json_is_true(json_object_get(line, "valid")))
+        fputs("  [not valid]", out);
+    if (json_is_true(json_object_get(line, "scaled")))
+        fputs("  [scaled]", out);
+    fputc('\n', out);
+}
+
+void history_print(FILE *out, const struct store_run *runs, size_t n, const struct metric *const *m,
+                   size_t n_m) {
+    json_t *all = history_json(runs, n, m, n_m), *series, *line;
+    size_t i, k;
+    json_array_foreach(json_object_get(all, "series"), i, series) {
+        fprintf(out, "%s%s, concurrency %d: %s, %s, %s, %s\n", i ? "\n" : "",
+                json_is_string(json_object_get(series, "label")) ? text_at(series, "label")
+                                                                 : text_at(series, "fingerprint"),
+                (int)json_integer_value(json_object_get(series, "concurrency")),
+                text_at(series, "hardware"), text_at(series, "framework"), text_at(series, "model"),
+                text_at(series, "precision"));
+        fprintf(out, "  %-10s %4s", "date", "runs");
+        for (k = 0; k < n_m; k++)
+            fprintf(out, "  %*s %9s", width_of(m[k]), m[k]->name, "change");
+        fputs("  version\n", out);
+        json_array_foreach(json_object_get(series, "dates"), k, line) print_line(out, line, m, n_m);
+    }
+    if (!json_array_size(json_object_get(all, "series")))
+        fputs("no runs\n", out);
+    json_decref(all);
+}

@@ -1,0 +1,227 @@
+/* cmd_bench_gate.c: `weir bench gate`: exit status 1 where a run is worse than its baseline. */
+#include "bench/gate.h"
+
+#include "cli/command.h"
+#include "cli/compare_args.h"
+#include "cli/io.h"
+
+#include <string.h>
+
+struct gate_args {
+    struct option_list baseline, candidate, metric;
+    char *baseline_label;
+    uint32_t last;
+    double threshold;
+    bool allow_invalid, json;
+    struct history_args history;
+    struct statistics_args statistics;
+};
+
+static const struct option_spec gate_options[] = {
+    {.name = "candidate",
+     .value = "DIR",
+     .type = OPTION_LIST,
+     .offset = offsetof(struct gate_args, candidate),
+     .required = true,
+     .help = "A run to be judged; may be given several times, for repeats."},
+    {.name = "baseline",
+     .value = "DIR",
+     .type = OPTION_LIST,
+     .offset = offsetof(struct gate_args, baseline),
+     .help = "A run it is judged against; may be given several times, for repeats."},
+    {.name = "baseline-label",
+     .value = "L",
+     .type = OPTION_TEXT,
+     .offset = offsetof(struct gate_args, baseline_label),
+     .help = "Judge against the valid runs of the history with this label and the candidate's "
+             "concurrency and dataset."},
+    {.name = "last",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = offsetof(struct gate_args, last),
+     .min = 1,
+     .max = 1000,
+     .fallback = "5",
+     .help = "With --baseline-label: the last N runs."},
+    {.name = "metric",
+     .value = "NAME[=PERCENT]",
+     .type = OPTION_LIST,
+     .offset = offsetof(struct gate_args, metric),
+     .help = "A figure that may not get worse, with a threshold of its own; may be given several "
+             "times. Without it: tput_per_gpu, p90_intvty and p90_ttft."},
+    {.name = "threshold",
+     .value = "PERCENT",
+     .type = OPTION_REAL,
+     .offset = offsetof(struct gate_args, threshold),
+     .min = 0,
+     .max = 1000,
+     .fallback = "2",
+     .help = "How much worse a figure may get; it fails when the whole interval lies beyond."},
+    {.name = "allow-invalid",
+     .type = OPTION_FLAG,
+     .offset = offsetof(struct gate_args, allow_invalid),
+     .help = "Let a run pass that breaks rules of publishing, such as one that was made short or "
+             "scaled for a test. A cancelled one fails all the same."},
+    {.name = "json",
+     .type = OPTION_FLAG,
+     .offset = offsetof(struct gate_args, json),
+     .help = "Print one JSON object."},
+};
+
+static const char *text_of(const struct compare_run *r, const char *key) {
+    return json_string_value(json_object_get(r->configuration, key));
+}
+
+static bool is_text(const char *a, const char *b) {
+    return (!a && !b) || (a && b && !strcmp(a, b));
+}
+
+/* The last runs with the label that are neither invalid nor the candidate itself. */
+static weir_status add_labelled(const struct gate_args *a, struct store *history,
+                                const struct compare_side *candidate, struct compare_side *out,
+                                weir_error *err) {
+    if (!history)
+        return weir_fail(err, WEIR_BAD_VALUE, "--baseline-label",
+                         "there is no run history; name one with --history");
+    const struct compare_run *c = &candidate->run[0];
+    struct store_query q = {.label = a->baseline_label, .valid_only = !a->allow_invalid};
+    struct store_run *runs = NULL;
+    size_t n = 0, kept = 0;
+    weir_status status = store_runs(history, &q, &runs, &n, err);
+    if (status)
+        return status;
+    uint32_t concurrency =
+        (uint32_t)json_integer_value(json_object_get(c->configuration, "concurrency"));
+    struct store_run *fit = calloc(n + 1, sizeof *fit);
+    for (size_t i = 0; fit && i < n; i++) {
+        bool mine = false;
+        for (size_t k = 0; k < candidate->n; k++)
+            mine = mine || candidate->run[k].started == runs[i].started;
+        if (!mine && !runs[i].cancelled && runs[i].concurrency == concurrency &&
+            is_text(runs[i].dataset, text_of(c, "dataset")))
+            fit[kept++] = runs[i];
+    }
+    size_t skip = kept > a->last ? kept - a->last : 0;
+    if (!fit)
+        status = weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory");
+    else if (!kept)
+        status = weir_fail(err, WEIR_BAD_VALUE, "--baseline-label",
+                           "the history holds no valid run labelled '%s' with the candidate's "
+                           "concurrency %u and dataset",
+                           a->baseline_label, concurrency);
+    else
+        status = compare_side_add_history(out, fit + skip, kept - skip, err);
+    if (!status) {
+        free(out->name);
+        if (asprintf(&out->name, "label %s", a->baseline_label) < 0)
+            out->name = NULL;
+    }
+    free(fit);
+    store_runs_free(runs, n);
+    return status;
+}
+
+static weir_status rules_of(const struct gate_args *a, struct gate_rule *rule, size_t *n,
+                            weir_error *err) {
+    *n = 0;
+    if (a->metric.n > COMPARE_METRICS)
+        return weir_fail(err, WEIR_BAD_VALUE, "--metric", "is given more than %d times",
+                         COMPARE_METRICS);
+    for (size_t i = 0; i < a->metric.n; i++) {
+        weir_status status = gate_rule_parse(a->metric.item[i], a->threshold, &rule[(*n)++], err);
+        if (status)
+            return status;
+    }
+    for (size_t i = 0; !a->metric.n && metric_of_gate(i); i++)
+        rule[(*n)++] = (struct gate_rule){metric_of_gate(i), a->threshold};
+    return WEIR_OK;
+}
+
+static weir_status judge(const struct gate_args *a, const struct compare_side *side,
+                         struct store *history, bool *passed, weir_error *err) {
+    struct gate_rule rule[COMPARE_METRICS];
+    const struct metric *m[COMPARE_METRICS];
+    struct run_noise noise[COMPARE_METRICS] = {0};
+    struct bootstrap_options o = statistics_of(&a->statistics);
+    struct gate g;
+    size_t n;
+    weir_status status = rules_of(a, rule, &n, err);
+    for (size_t i = 0; !status && i < n; i++)
+        m[i] = rule[i].metric;
+    if (!status && history)
+        status = compare_noise(history, &side[0], &side[1], m, n, noise, err);
+    if (!status)
+        status = gate_judge(&side[0], &side[1], rule, n, noise, &o, a->allow_invalid, &g, err);
+    if (status)
+        return status;
+    *passed = g.passed;
+    if (a->json)
+        status = io_print_json(gate_json(&g, &side[0], &side[1], &o), err);
+    else
+        gate_print(stdout, &g, &side[0], &side[1]);
+    gate_free(&g);
+    return status;
+}
+
+static int run_gate(void *record, weir_error *err) {
+    const struct gate_args *a = record;
+    struct compare_side side[2] = {{0}};
+    struct store *history = NULL;
+    bool passed = false;
+    weir_status status = WEIR_OK;
+    if (!a->baseline.n == !a->baseline_label)
+        status = weir_fail(err, WEIR_BAD_VALUE, "--baseline",
+                           "give either --baseline DIR or --baseline-label L");
+    if (!status)
+        status = history_args_open(&a->history, &history, err);
+    for (size_t i = 0; !status && i < a->candidate.n; i++)
+        status = compare_side_add(&side[1], a->candidate.item[i], err);
+    for (size_t i = 0; !status && i < a->baseline.n; i++)
+        status = compare_side_add(&side[0], a->baseline.item[i], err);
+    if (!status && a->baseline_label)
+        status = add_labelled(a, history, &side[1], &side[0], err);
+    if (!status)
+        status = judge(a, side, history, &passed, err);
+    store_close(history);
+    compare_side_free(&side[0]);
+    compare_side_free(&side[1]);
+    return status ? command_exit_status(err) : !passed;
+}
+
+static const struct option_group gate_groups[] = {
+    {"Options", gate_options, sizeof gate_options / sizeof gate_options[0], 0},
+    {"Statistics", statistics_option, STATISTICS_OPTIONS, offsetof(struct gate_args, statistics)},
+    {"History", history_option, HISTORY_OPTIONS, offsetof(struct gate_args, history)},
+};
+
+static const struct command_section gate_sections[] = {
+    {"DESCRIPTION",
+     "Judges a run for use in continuous integration. The exit status is 1 when a figure is worse "
+     "than the baseline's by more than the threshold and beyond noise (its whole interval lies "
+     "beyond the threshold), when the candidate lacks a figure that the baseline has, when it was "
+     "cancelled, is not valid, or is a scaled replay where the baseline is none. It is 0 "
+     "otherwise, and 2 when the options make no sense.\n\n"
+     "Intervals are made as weir bench compare makes them, each so much wider that with equal "
+     "systems the chance of any false alarm is at most 1 - confidence however many figures are "
+     "judged. What differs from run to run is known from repeats alone: without any, the "
+     "threshold has to make up for it."},
+    {"JSON", "{\"passed\", \"confidence\", \"regressed\": [NAME], \"faults\": [TEXT], \"metrics\": "
+             "{NAME: {\"baseline\", \"candidate\", \"ratio\", \"low\", \"high\", "
+             "\"worse_percent\", \"worse_at_least_percent\", \"threshold_percent\", "
+             "\"outcome\"}}, \"baseline\", \"candidate\"}; the last two as a side of weir bench "
+             "compare. The outcome is passed, regressed, no value or not judged."},
+    {"EXAMPLES", "  weir bench gate --baseline results/main --candidate results/branch\n\n"
+                 "  weir bench gate --baseline-label nightly --candidate out --metric "
+                 "p90_ttft=5 --metric tput_per_gpu"},
+};
+
+const struct command command_bench_gate = {
+    .name = "bench gate",
+    .synopsis = "(--baseline DIR | --baseline-label L) --candidate DIR [OPTIONS]",
+    .summary = "fail where a run is worse than its baseline beyond noise",
+    .options = {gate_groups, sizeof gate_groups / sizeof gate_groups[0], NULL, 0, false},
+    .record_bytes = sizeof(struct gate_args),
+    .section = gate_sections,
+    .n_sections = sizeof gate_sections / sizeof gate_sections[0],
+    .run = run_gate,
+};

@@ -1,0 +1,219 @@
+/* The commands compare, gate and history from outside: what they say, and how they exit. */
+#include "tests/cli/program.h"
+
+#include "bench/store.h"
+#include "tests/bench/synthetic.h"
+
+#include <math.h>
+
+static weir_error err;
+
+/* Writes a run below the scratch directory and, with a history, adds it there. */
+static void make(const char *name, const struct synthetic *how, const char *history,
+                 bool cancelled) {
+    struct run r;
+    struct run_summary *s = calloc(1, sizeof *s);
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", scratch(name));
+    synthesise(&r, how);
+    r.was_cancelled = cancelled;
+    if (run_write(&r, dir, &err) || run_summarise(&r, s, &err) ||
+        (history && store_record(scratch(history), &r, s, dir, &err)))
+        fail_msg("%s: %s", err.where, err.message);
+    run_free(&r);
+    free(s);
+}
+
+static const struct synthetic base = {.slower = 1, .lanes = 16, .seconds = 240, .sessions = 3};
+
+static struct synthetic with(uint64_t noise, double slower) {
+    struct synthetic how = base;
+    how.noise = noise;
+    how.slower = slower;
+    return how;
+}
+
+static const json_t *metric(const json_t *o, size_t i, const char *name) {
+    const json_t *c = json_array_get(json_object_get(o, "comparisons"), i);
+    const json_t *m = json_object_get(json_object_get(c, "metrics"), name);
+    assert_non_null(m);
+    return m;
+}
+
+static double number(const json_t *o, const char *key) {
+    assert_true(json_is_number(json_object_get(o, key)));
+    return json_number_value(json_object_get(o, key));
+}
+
+static void comparisons_tell_better_from_worse_from_noise(void **state) {
+    struct synthetic b = with(11, 1.25), c = with(12, 1);
+    struct synthetic a = with(10, 1);
+    make("a", &a, NULL, false);
+    make("b", &b, NULL, false);
+    make("c", &c, NULL, false);
+    json_t *o = run_json(NULL, "bench compare %/a %/b %/c --no-history --json");
+    const json_t *m = metric(o, 0, "p90_intvty");
+    assert_string_equal(json_string_value(json_object_get(m, "verdict")), "worse");
+    assert_true(fabs(number(m, "ratio") - 0.8) < 0.04);
+    assert_true(number(m, "low") < 0.8 && number(m, "high") > 0.8);
+    assert_true(number(m, "plays") > 100);
+    m = metric(o, 1, "p90_intvty");
+    assert_string_equal(json_string_value(json_object_get(m, "verdict")), "within noise");
+    assert_int_equal(json_object_size(json_object_get(o, "configuration_differences")), 0);
+    /* The figures are those of the files. */
+    json_t *row = json_load_file(scratch("a/inferencex.json"), 0, NULL);
+    const json_t *latency = json_object_get(
+        json_object_get(json_object_get(row, "request_metrics"), "latency"), "ttft");
+    m = metric(o, 0, "p90_ttft");
+    assert_float_equal(number(m, "baseline"), number(latency, "p90"), 1e-8);
+    json_decref(row);
+    json_decref(o);
+    succeeds(NULL, "bench compare %/b %/a --no-history --metric p90_itl");
+    assert_non_null(strstr(last_outcome()->out, "better"));
+    assert_non_null(strstr(last_outcome()->out, "One run a side"));
+}
+
+static void repeats_say_how_much_runs_differ(void **state) {
+    static const char *const names[] = {"r0", "r1", "r2", "r3"};
+    for (uint64_t i = 0; i < 4; i++) {
+        struct synthetic how = with(20 + i, i < 2 ? 1 : 1.3);
+        how.run_noise = 0.01;
+        make(names[i], &how, NULL, false);
+    }
+    char line[2048], at[256];
+    snprintf(at, sizeof at, "%s", scratch("r"));
+    snprintf(line, sizeof line, "bench compare %s0,%s1 %s2,%s3 --no-history --json", at, at, at,
+             at);
+    json_t *o = run_json(NULL, line);
+    json_t *p = run_json(NULL, "bench compare --baseline %/r0 --baseline %/r1 --candidate %/r2 "
+                               "--candidate %/r3 --no-history --json");
+    const json_t *m = metric(o, 0, "median_itl");
+    assert_string_equal(json_string_value(json_object_get(m, "interval_from")),
+                        "records and repeats");
+    assert_true(number(m, "repeat_noise_percent") > 0.1);
+    assert_string_equal(json_string_value(json_object_get(m, "verdict")), "worse");
+    assert_true(json_equal(json_object_get(o, "comparisons"), json_object_get(p, "comparisons")));
+    json_decref(o);
+    json_decref(p);
+}
+
+static void the_gate_exits_1_and_names_what_regressed(void **state) {
+    struct synthetic a = with(30, 1), good = with(31, 1), bad = with(32, 1.15);
+    make("main", &a, NULL, false);
+    make("good", &good, NULL, false);
+    make("bad", &bad, NULL, false);
+    make("stopped", &good, NULL, true);
+    succeeds(NULL, "bench gate --baseline %/main --candidate %/good --no-history");
+    assert_int_equal(
+        run(NULL, "bench gate --baseline %/main --candidate %/bad --no-history")->status, 1);
+    assert_non_null(strstr(last_outcome()->out, "REGRESSED"));
+    assert_non_null(strstr(last_outcome()->out, "failed: "));
+    assert_non_null(strstr(last_outcome()->out, "p90_intvty"));
+    assert_int_equal(last_outcome()->err[0], 0);
+    /* A threshold beyond what it lost. */
+    succeeds(NULL, "bench gate --baseline %/main --candidate %/bad --no-history --threshold 40");
+    assert_int_equal(run(NULL, "bench gate --baseline %/main --candidate %/bad --no-history "
+                               "--threshold 40 --metric p90_ttft=1")
+                         ->status,
+                     1);
+    assert_int_equal(
+        run(NULL, "bench gate --baseline %/main --candidate %/stopped --no-history --json")->status,
+        1);
+    json_t *o = json_loads(last_outcome()->out, 0, NULL);
+    assert_true(json_is_false(json_object_get(o, "passed")));
+    assert_int_equal(json_array_size(json_object_get(o, "regressed")), 0);
+    assert_true(json_array_size(json_object_get(o, "faults")) > 0);
+    json_decref(o);
+}
+
+static void the_gate_judges_against_the_history(void **state) {
+    static const char *const names[] = {"h0", "h1", "h2"};
+    for (uint64_t i = 0; i < 3; i++) {
+        struct synthetic how = with(40 + i, 1);
+        how.run_noise = 0.01;
+        how.label = "nightly";
+        make(names[i], &how, "runs.db", false);
+    }
+    struct synthetic good = with(45, 1), bad = with(46, 1.2);
+    good.label = bad.label = "nightly";
+    make("new", &good, "runs.db", false); /* its own row is no baseline */
+    make("slow", &bad, NULL, false);
+    succeeds(NULL, "bench gate --baseline-label nightly --candidate %/new --history %/runs.db");
+    assert_non_null(strstr(last_outcome()->out, "label nightly (3 runs)"));
+    assert_int_equal(
+        run(NULL, "bench gate --baseline-label nightly --candidate %/slow --history %/runs.db")
+            ->status,
+        1);
+    /* The same with the files of the history gone: repeats alone are left. */
+    for (int i = 0; i < 3; i++) {
+        char line[300];
+        snprintf(line, sizeof line, "rm -r %s", scratch(names[i]));
+        assert_int_equal(system(line), 0);
+    }
+    assert_int_equal(
+        run(NULL, "bench gate --baseline-label nightly --candidate %/slow --history %/runs.db")
+            ->status,
+        1);
+    fails(2, "bench gate --baseline-label none --candidate %/slow --history %/runs.db",
+          "no valid run labelled 'none'");
+}
+
+/* The model of a before and after: 25 days apart, new software, the same configuration. */
+static void history_shows_what_a_new_version_brought(void **state) {
+    const int64_t day = INT64_C(86400) * 1000000000;
+    struct synthetic before = with(50, 8), after = with(51, 1);
+    before.label = after.label = "k2.5-tp8";
+    before.version = "0.16";
+    after.version = "0.18";
+    before.started = 1772668800000000000; /* 2026-03-05 */
+    after.started = before.started + 25 * day;
+    make("v16", &before, "dates.db", false);
+    make("v18", &after, "dates.db", false);
+    json_t *o = run_json(NULL, "bench history --history %/dates.db --label k2.5-tp8 "
+                               "--metric median_intvty --json");
+    const json_t *series = json_object_get(o, "series");
+    assert_int_equal(json_array_size(series), 1);
+    const json_t *dates = json_object_get(json_array_get(series, 0), "dates");
+    assert_int_equal(json_array_size(dates), 2);
+    const json_t *old = json_array_get(dates, 0), *new = json_array_get(dates, 1);
+    assert_int_equal(number(new, "started") - number(old, "started"), 25 * 86400);
+    assert_true(json_is_false(json_object_get(new, "configuration_changed")));
+    const json_t *v = json_object_get(json_object_get(new, "metrics"), "median_intvty");
+    assert_true(fabs(number(v, "change_percent") - 700) < 40);
+    assert_float_equal(
+        number(v, "change_percent"),
+        100 * (number(v, "value") /
+                   number(json_object_get(json_object_get(old, "metrics"), "median_intvty"),
+                          "value") -
+               1),
+        1e-6);
+    json_decref(o);
+    succeeds(NULL, "bench history --history %/dates.db");
+    assert_non_null(strstr(last_outcome()->out, "2026-03-04"));
+    assert_non_null(strstr(last_outcome()->out, "2026-03-29"));
+    assert_non_null(strstr(last_outcome()->out, "framework_version=0.18"));
+}
+
+static void what_makes_no_sense_is_refused_by_one_line(void **state) {
+    fails(2, "bench compare --no-history", "two sides are needed");
+    fails(1, "bench compare %/nowhere %/nowhere --no-history", "nowhere");
+    fails(2, "bench gate --candidate %/main", "--baseline DIR or --baseline-label L");
+    fails(2, "bench gate --baseline %/main --candidate %/main --no-history --metric speed",
+          "'speed' is none of");
+    fails(1, "bench history --history %/no.db", "no history of runs");
+    fails(1, "bench history --history %/runs.db --label none", "no run of this label");
+    write_scratch("text.db", "this is no database, not at all, but only text\n", 47);
+    fails(1, "bench history --history %/text.db", "is no run history or is damaged");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comparisons_tell_better_from_worse_from_noise),
+        cmocka_unit_test(repeats_say_how_much_runs_differ),
+        cmocka_unit_test(the_gate_exits_1_and_names_what_regressed),
+        cmocka_unit_test(the_gate_judges_against_the_history),
+        cmocka_unit_test(history_shows_what_a_new_version_brought),
+        cmocka_unit_test(what_makes_no_sense_is_refused_by_one_line),
+    };
+    return cmocka_run_group_tests(tests, program_setup, program_teardown);
+}
