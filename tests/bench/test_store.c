@@ -47,7 +47,7 @@ static struct synthetic one(uint64_t noise, const char *label) {
 
 static struct store_run *rows(const struct store_query *q, size_t *n) {
     struct store *s;
-    struct store_run *runs;
+    struct store_run *runs = NULL;
     if (store_open(db, false, &s, &err) || store_runs(s, q, &runs, n, &err))
         fail_msg("%s: %s", err.where, err.message);
     store_close(s);
