@@ -35,7 +35,7 @@ struct strand {
 
 struct lane {
     uint64_t play;
-    uint32_t session;     /* TREE_NONE: none at the moment */
+    uint32_t session;     /* TREE_NONE: none is left */
     uint32_t left;        /* strands that have not ended */
     uint32_t warmup_left; /* calls */
     uint32_t room;
@@ -165,15 +165,6 @@ static void begin_play(struct closed_loop *x, uint32_t lane, bool midway, int64_
             make_ready(x, lane, i, clock, clock);
 }
 
-static void drained(struct closed_loop *x, uint32_t lane, int64_t clock) {
-    struct lane *l = &x->lane[lane];
-    x->alive--;
-    l->session = TREE_NONE;
-    /* A lane that has warmed up takes its next session when profiling begins. */
-    if (!warms_up(x) || l->warmup_left)
-        begin_play(x, lane, false, clock);
-}
-
 static void end_strand(struct closed_loop *x, uint32_t lane, uint32_t strand, int64_t clock) {
     struct lane *l = &x->lane[lane];
     const struct tree_chain *own = chain_of(x, l, 0), *c = chain_of(x, l, strand);
@@ -183,8 +174,10 @@ static void end_strand(struct closed_loop *x, uint32_t lane, uint32_t strand, in
     if (root->state == STRAND_BLOCKED && c->joined_by == own->first + root->turn &&
         --root->unended == 0)
         make_ready(x, lane, 0, root->ready > clock ? root->ready : clock, clock);
-    if (l->left == 0)
-        drained(x, lane, clock);
+    if (l->left)
+        return;
+    x->alive--; /* the tree has drained */
+    begin_play(x, lane, false, clock);
 }
 
 /* Starts the chains that the end of `call` spawns. */
@@ -237,11 +230,8 @@ static void begin_profiling(struct closed_loop *x, int64_t now) {
     schedule_begin_profiling(&x->s, now);
     for (uint32_t i = 0; i < x->o.lanes; i++) {
         struct lane *l = &x->lane[i];
-        if (l->session == TREE_NONE) {
-            begin_play(x, i, false, clock);
-            continue;
-        }
-        for (uint32_t k = 0; k < x->s.tree->sessions[l->session].n_chains; k++)
+        uint32_t n = l->session == TREE_NONE ? 0 : x->s.tree->sessions[l->session].n_chains;
+        for (uint32_t k = 0; k < n; k++)
             if (l->strand[k].state == STRAND_HELD)
                 make_ready(x, i, k, l->strand[k].ready > clock ? l->strand[k].ready : clock, clock);
     }
