@@ -110,11 +110,92 @@ static void agent_sessions_count_as_published_one_by_one(void **state) {
     trace_free(&t);
 }
 
+/* The file with every line end replaced; `last` keeps the one of the last line. */
+static char *with_ends(const char *file, const char *end, bool last, size_t *bytes) {
+    FILE *in = fopen(trace_path(file), "rb"), *out;
+    char *text, *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    assert_non_null(in);
+    out = open_memstream(&text, bytes);
+    assert_non_null(out);
+    bool first = true;
+    while ((n = getline(&line, &room, in)) >= 0) {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            n--;
+        fputs(first ? "" : end, out);
+        fwrite(line, 1, (size_t)n, out);
+        first = false;
+    }
+    fputs(last ? end : "", out);
+    fclose(out);
+    fclose(in);
+    free(line);
+    return text;
+}
+
+static const struct {
+    const char *file;
+    enum trace_format format;
+    uint64_t requests, sum_in, hits, lines;
+} files[] = {
+    {"cc_weka_excerpt_a.jsonl", TRACE_WEKA, 512, 27390656, 389638, 16},
+    {"mooncake_conversation_head.jsonl", TRACE_MOONCAKE, 6000, 76643649, 52821, 6000},
+    {"mooncake_synthetic_head.jsonl", TRACE_MOONCAKE, 2000, 24732716, 16270, 2000},
+    {"azure_llm_2023_code_head.csv", TRACE_AZURE, 4400, 8984744, 0, 4401},
+};
+enum { FILES = sizeof files / sizeof *files };
+
+static void line_ends_do_not_count(void **state) {
+    static const struct {
+        const char *end;
+        bool last;
+    } kinds[] = {{"\n", true}, {"\n", false}, {"\r\n", true}, {"\r\n", false}, {"\r\n\r\n", true}};
+    for (int i = 0; i < FILES; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            size_t bytes;
+            char *text = with_ends(files[i].file, kinds[k].end, kinds[k].last, &bytes);
+            FILE *in = fmemopen(text, bytes, "rb");
+            struct trace t;
+            struct trace_stats s;
+            weir_error err = {0};
+            if (trace_read_stream(in, "t", files[i].format, NULL, &t, &err))
+                fail_msg("%s, ends %zu: %s: %s", files[i].file, k, err.where, err.message);
+            assert_int_equal(trace_count(&t, NULL, &s, NULL), WEIR_OK);
+            assert_int_equal(s.requests, files[i].requests);
+            assert_int_equal(s.sum_in, files[i].sum_in);
+            assert_int_equal(s.hits, files[i].hits);
+            trace_free(&t);
+            fclose(in);
+            free(text);
+        }
+}
+
+static void a_last_line_that_was_cut_off_is_refused_by_its_number(void **state) {
+    for (int i = 0; i < FILES; i++) {
+        size_t bytes;
+        char *text = with_ends(files[i].file, "\n", false, &bytes), want[40];
+        /* Azure's last number could be cut and remain one: so the comma goes as well. */
+        FILE *in = fmemopen(text, bytes - 6, "rb");
+        struct trace t;
+        weir_error err = {0};
+        assert_int_equal(trace_read_stream(in, "t", files[i].format, NULL, &t, &err),
+                         WEIR_BAD_FILE);
+        snprintf(want, sizeof want, "t:%" PRIu64, files[i].lines);
+        assert_string_equal(err.where, want);
+        assert_null(t.requests);
+        fclose(in);
+        free(text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mooncake_traces_count_as_published),
         cmocka_unit_test(azure_rows_count_as_published),
         cmocka_unit_test(agent_sessions_count_as_published_one_by_one),
+        cmocka_unit_test(line_ends_do_not_count),
+        cmocka_unit_test(a_last_line_that_was_cut_off_is_refused_by_its_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
