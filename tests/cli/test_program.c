@@ -125,7 +125,7 @@ static void the_manual_names_the_product_and_its_pages(void **state) {
     size_t n;
     const struct command *const *list = command_list(&n);
     for (size_t i = 0; i < n; i++) {
-        char page[64];
+        char page[96];
         snprintf(page, sizeof page, ".Xr weir-%s 1", page_of(list[i]));
         assert_non_null(strstr(also, page));
     }
