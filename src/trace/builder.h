@@ -96,7 +96,6 @@ weir_status read_single_turn_object(struct builder *b, const json_t *object);
 weir_status read_multi_turn_object(struct builder *b, const json_t *object);
 /* All of a stream: an array of conversations. */
 weir_status read_sharegpt(struct builder *b, FILE *in);
-weir_status read_sharegpt(struct builder *b, FILE *in);
 weir_status read_azure_line(struct builder *b, const char *line, size_t bytes);
 
 #endif

@@ -1,0 +1,69 @@
+/* client_inside.h: what the two files of the client share. */
+#ifndef WEIR_BENCH_CLIENT_INSIDE_H
+#define WEIR_BENCH_CLIENT_INSIDE_H
+
+#include "bench/client.h"
+#include "bench/curl_api.h"
+
+enum { IDLE_HANDLES = 1024 };
+
+struct exchange {
+    struct client *client;
+    CURL *easy;
+    struct exchange_events events;
+    void *user;
+    struct exchange *next, **back;
+    int64_t sent, last; /* last: when something was heard of it */
+    int status;
+    bool resent;
+    char fault[CURL_ERROR_SIZE];
+    char url[];
+};
+
+/* When a descriptor was first seen to be readable since it was last read. */
+struct edge {
+    int64_t at;
+    uint64_t turn;
+};
+
+struct client_watched {
+    int fd;
+    void (*ready)(void *user);
+    void *user;
+};
+
+struct client {
+    const struct curl_api *api;
+    CURLM *multi;
+    struct curl_slist *headers;
+    char *url, *ca_file;
+    int64_t connect_ms, silence, whole; /* ns but for the first; 0: no limit */
+
+    int poll;  /* sockets, timer and watched descriptors, level-triggered: what has to be read */
+    int edges; /* the same sockets, edge-triggered: when data came */
+    int timer;
+    int64_t curl_due;  /* when libcurl wants to be called; INT64_MAX: never */
+    int64_t timer_set; /* what the timer stands at */
+    int64_t arrival;   /* stamp of what is being read */
+    int64_t limits_checked;
+    bool must_kick; /* exchanges were added */
+    uint64_t turn;
+    struct edge *edge; /* by descriptor */
+    size_t n_edges;
+    struct client_watched watched[4];
+    uint32_t n_watched;
+
+    struct exchange *exchanges;
+    uint32_t n_streams, most_streams;
+    CURL *idle[IDLE_HANDLES];
+    size_t n_idle;
+    struct reservoir turns;
+};
+
+void client_exchange_free(struct client *c, struct exchange *x);
+/* Tells the ends that libcurl has noted. */
+void client_finish_all(struct client *c);
+/* Ends exchanges that were silent or under way for too long. */
+void client_check_limits(struct client *c, int64_t now);
+
+#endif

@@ -1,0 +1,96 @@
+/* replay_inside.h: what the files of the replay share. */
+#ifndef WEIR_BENCH_REPLAY_INSIDE_H
+#define WEIR_BENCH_REPLAY_INSIDE_H
+
+#include "bench/answer.h"
+#include "bench/compose.h"
+#include "bench/replay.h"
+
+/* One call under way. */
+struct flight_http {
+    struct replay *r;
+    struct call call;
+    uint32_t record; /* index in run.records, which move */
+    struct exchange *exchange;
+    struct answer answer;
+    struct body body;
+    struct talk *talk;
+    bool composing;
+    struct flight_http *next; /* of those that wait for their bodies, or of free ones */
+};
+
+struct id_set {
+    uint64_t *slot; /* 0: free */
+    size_t n, room; /* room: a power of two */
+};
+
+/* Things that cannot be true, or that a careful server does not do. */
+struct oddities {
+    uint64_t same_id, id_changed, no_usage, few_tokens, many_tokens, prompt_length, cached_more,
+        no_end_mark, resent;
+    uint64_t prompt_difference; /* largest */
+};
+
+struct rate_window {
+    int64_t at[16];
+    uint64_t tokens[16];
+    uint32_t n;
+};
+
+struct replay {
+    const struct replay_options *o;
+    struct run *run;
+    struct client *client;
+    struct composer *composer;
+    struct schedule *schedule;
+    struct body_maker maker;
+    struct probe probe;
+    struct talks talks;
+    int64_t unix_offset; /* Unix time minus the client's clock */
+    uint64_t max_context;
+
+    struct flight_http **flight; /* by ticket */
+    uint32_t n_flights;
+    struct flight_http *composing, *free_flights;
+    uint64_t sent, done, failed, tokens;
+    uint32_t failures_in_a_row;
+    bool failed_memory, keeps_text;
+    char gone[256]; /* why the run was given up; "" while it goes on */
+    char first_failure[256];
+    struct id_set ids;
+    struct oddities odd;
+
+    /* The open loop sends the requests of a trace by their time: what comes is known. */
+    uint32_t *order, *place; /* place: of each request in the order */
+
+    struct {
+        struct text text;
+        bool busy;
+        int64_t next;
+        uint32_t failures;
+    } scrape;
+    struct reservoir *late;
+    int64_t cpu_start, profiling_start, last_sent; /* client's clock */
+    struct rate_window window;
+    int64_t progress_next;
+};
+
+/* replay_call.c */
+/* Sends a call that is due, or ends it at once where it is too long. */
+void replay_begin(struct replay *r, const struct call *call, int64_t now);
+/* Sends those whose bodies have become ready. */
+void replay_send_composed(struct replay *r);
+void replay_cancel_all(struct replay *r);
+void replay_free_calls(struct replay *r);
+
+/* replay_scrape.c */
+/* Asks for the server's metrics when it is time; returns when it will be. */
+int64_t replay_scrape(struct replay *r, int64_t now);
+/* Waits for one more sample, the last. */
+void replay_scrape_last(struct replay *r);
+
+static inline int64_t replay_unix(const struct replay *r, int64_t at) {
+    return at + r->unix_offset;
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* cmd_bench_sweep.c: `weir bench sweep`: the same workload at several concurrencies. */
+#include "cli/bench_args.h"
+#include "cli/command.h"
+#include "cli/io.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum { MOST_POINTS = 256 };
+
+struct sweep_args {
+    struct bench_args bench;
+    char *concurrency, *admin_key;
+    bool reset_cache;
+};
+
+#define AT(field) offsetof(struct sweep_args, field)
+
+static const struct option_spec sweep_options[] = {
+    {.name = "concurrency",
+     .value = "LIST",
+     .type = OPTION_TEXT,
+     .offset = AT(concurrency),
+     .fallback = "1,2,4,8,16",
+     .help = "Points to measure, in this order: numbers of lanes with commas between."},
+    {.name = "reset-cache",
+     .type = OPTION_FLAG,
+     .offset = AT(reset_cache),
+     .help = "Empty the server's prefix cache before each point (POST /reset_prefix_cache, or "
+             "/flush_cache)."},
+    {.name = "admin-key",
+     .value = "K",
+     .type = OPTION_TEXT,
+     .offset = AT(admin_key),
+     .help = "Key for that, where it is another than --api-key."},
+};
+
+static weir_status read_points(const char *text, uint32_t *point, uint32_t *n, weir_error *err) {
+    for (*n = 0; *text;) {
+        char *end;
+        errno = 0;
+        unsigned long v = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
+        if (v < 1 || v > 1048576 || errno || (*end && *end != ',') || *n == MOST_POINTS ||
+            (*end == ',' && !end[1]))
+            return weir_fail(err, WEIR_BAD_VALUE, "--concurrency",
+                             "must be at most %d numbers from 1 to 1048576 with commas between, "
+                             "from here on they are not: %.60s",
+                             MOST_POINTS, text);
+        for (uint32_t i = 0; i < *n; i++)
+            if (point[i] == v)
+                return weir_fail(err, WEIR_BAD_VALUE, "--concurrency", "%lu stands there twice", v);
+        point[(*n)++] = (uint32_t)v;
+        text = end + (*end == ',');
+    }
+    return *n ? WEIR_OK : weir_fail(err, WEIR_BAD_VALUE, "--concurrency", "names no point");
+}
+
+static weir_status reset_cache(const struct sweep_args *a, weir_error *err) {
+    static const char *const paths[] = {"/reset_prefix_cache", "/flush_cache"};
+    struct client_options o = {.url = a->bench.url,
+                               .api_key = a->admin_key ? a->admin_key : a->bench.api_key,
+                               .ca_file = a->bench.ca,
+                               .connect_seconds = a->bench.connect_timeout,
+                               .streams = 1};
+    struct client *c;
+    struct client_text t = {0};
+    weir_status s = client_open(&o, &c, err);
+    if (s)
+        return s;
+    for (size_t i = 0; i < 2; i++) {
+        free(t.text);
+        client_fetch(c, paths[i], "{}", 60, &t);
+        if (!t.ok || (t.status != 404 && t.status != 405))
+            break;
+    }
+    if (!t.ok)
+        s = weir_fail(err, WEIR_CLOSED, "--reset-cache", "the server does not answer: %s",
+                      t.message);
+    else if (t.status != 200)
+        s = weir_fail(err, WEIR_UNSUPPORTED, "--reset-cache",
+                      "the server refuses it with status %d%s", t.status,
+                      t.status == 404 ? ": it has no such endpoint, or not for this key" : "");
+    free(t.text);
+    client_close(c);
+    return s;
+}
+
+static void print_head(void) {
+    printf("%11s %12s %12s %12s %12s %12s %12s %7s %6s\n", "concurrency", "total/GPU", "output/GPU",
+           "TTFT p50", "TTFT p90", "intvty p50", "intvty p90", "failed", "valid");
+}
+
+static void print_point(const struct run *run, const struct run_summary *s) {
+    printf("%11u %12.1f %12.1f %9.1f ms %9.1f ms %12.2f %12.2f %7u %6s\n", run->concurrency,
+           s->per_gpu_total, s->per_gpu_out, s->ttft.p50 * 1e3, s->ttft.p90 * 1e3, s->intvty.p50,
+           s->intvty.p90, s->failed, s->valid ? "yes" : "no");
+    fflush(stdout);
+}
+
+/* One point; *bad: it was aborted or cancelled. */
+static weir_status run_point(const struct sweep_args *a, struct bench_job *job, uint32_t lanes,
+                             json_t *points, bool *bad, weir_error *err) {
+    char *dir = NULL;
+    if (asprintf(&dir, "%s/c%u", a->bench.out, lanes) < 0)
+        return weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
+    struct run run = {0};
+    struct run_summary *summary = malloc(sizeof *summary);
+    weir_status s = summary ? WEIR_OK : weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
+    if (!s && a->reset_cache)
+        s = reset_cache(a, err);
+    if (!s)
+        s = bench_job_run(job, lanes, dir, &run, summary, err);
+    if (!s && points)
+        json_array_append_new(points, bench_json(&run, summary, dir));
+    else if (!s)
+        print_point(&run, summary);
+    if (!s && run.abort_reason)
+        fprintf(stderr, "weir: concurrency %u: %s\n", lanes, run.abort_reason);
+    *bad |= !s && (run.abort_reason || run.was_cancelled);
+    run_free(&run);
+    free(summary);
+    free(dir);
+    return s;
+}
+
+static int run_sweep(void *record, weir_error *err) {
+    const struct sweep_args *a = record;
+    uint32_t point[MOST_POINTS], n;
+    struct bench_job job;
+    weir_status s = read_points(a->concurrency, point, &n, err);
+    if (!s)
+        s = bench_job_open(&a->bench, &job, err);
+    if (s)
+        return command_exit_status(err);
+    if (job.open_loop)
+        s = weir_fail(err, WEIR_BAD_VALUE, "--arrivals",
+                      "a sweep is over lanes; the open loop has none: use `bench replay`");
+    json_t *points = a->bench.json ? json_array() : NULL;
+    bool bad = false;
+    if (!s && !points)
+        print_head();
+    for (uint32_t i = 0; !s && i < n && !bench_interrupted(); i++)
+        s = run_point(a, &job, point[i], points, &bad, err);
+    if (!s && points)
+        s = io_print_json(json_pack("{s:O}", "points", points), err);
+    json_decref(points);
+    bench_job_close(&job);
+    return s ? command_exit_status(err) : bad;
+}
+
+static const struct option_group sweep_groups[] = {
+    {"Points", sweep_options, sizeof sweep_options / sizeof *sweep_options, 0, 0}, BENCH_GROUPS};
+
+static const struct command_section sweep_sections[] = {
+    {"DESCRIPTION",
+     "Runs `weir bench replay` at each of the concurrencies, one after the other, and writes the "
+     "files of the point with N lanes into DIR/cN, where `weir report` and `weir frontier` find "
+     "them. Points share seed and trace, so that each lane plays the same sessions.\n\n"
+     "What earlier points left in the server's prefix cache is of no use to later ones only if "
+     "their seeds differ or the cache is emptied in between: --reset-cache."},
+    {"JSON", "{\"points\": [...]}, each as `weir bench replay --json` prints it."},
+    {"EXAMPLES", "  weir bench sweep --trace sessions.jsonl --format weka --url "
+                 "http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --reset-cache --out results"},
+};
+
+const struct command command_bench_sweep = {
+    .name = "bench sweep",
+    .synopsis = "--concurrency 1,2,4 (--trace FILE --format F | --random-input-len N) --url URL "
+                "--out DIR [options]",
+    .summary = "measure a workload at several concurrencies",
+    .options = {sweep_groups, sizeof sweep_groups / sizeof *sweep_groups, NULL, 0, false},
+    .record_bytes = sizeof(struct sweep_args),
+    .section = sweep_sections,
+    .n_sections = sizeof sweep_sections / sizeof sweep_sections[0],
+    .run = run_sweep,
+};
