@@ -107,6 +107,7 @@ struct run_summary {
     double per_gpu_in, per_gpu_out, per_gpu_total;
     uint64_t sum_in, sum_out, sum_cached;
     double theoretical_hit_rate, theoretical_hit_tokens; /* fractions; NAN: no blocks */
+    double joules;       /* by the samples of power over all GPUs; NAN: unknown */
     double cached_share; /* of usage; NAN: the server does not tell */
     double coverage;     /* share of the profiling phase that TTFT and ITL observations span */
     bool valid;

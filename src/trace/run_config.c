@@ -2,7 +2,6 @@
  * clock was, validity. Called by the writer and the reader of a run's files. */
 #include "trace/run_inside.h"
 
-#include "machine/prices.h"
 #include "model/json_fields.h"
 
 #include <math.h>
@@ -95,29 +94,13 @@ static json_t *list_json(char *const *text, uint32_t n) {
     return json_done(a, ok);
 }
 
-/* Energy by the samples of power, where there are some. */
-static json_t *energy_json(const struct run *r, const struct run_summary *s) {
+static json_t *energy_json(const struct run_summary *s) {
     json_t *o = json_object();
     bool ok = o;
-    double joules = NAN;
-    double *seconds = calloc(r->n_samples + 1, sizeof *seconds);
-    double *watts = calloc(r->n_samples + 1, sizeof *watts);
-    size_t n = 0;
-    if (!seconds || !watts)
-        ok = false;
-    for (uint32_t i = 0; ok && i < r->n_samples; i++)
-        if (isfinite(r->samples[i].power_watts)) {
-            seconds[n] = (double)(r->samples[i].at - r->samples[0].at) / 1e9;
-            watts[n++] = r->samples[i].power_watts;
-        }
-    if (n >= 2)
-        joules = energy_joules(seconds, watts, n);
-    free(seconds);
-    free(watts);
     uint64_t tokens = s->sum_in + s->sum_out;
-    json_put(o, "joules", json_rounded(joules, DECIMALS), &ok);
-    json_put(o, "joules_per_token", json_rounded(tokens ? joules / (double)tokens : NAN, DECIMALS),
-             &ok);
+    json_put(o, "joules", json_rounded(s->joules, DECIMALS), &ok);
+    json_put(o, "joules_per_token",
+             json_rounded(tokens ? s->joules / (double)tokens : NAN, DECIMALS), &ok);
     return json_done(o, ok);
 }
 
@@ -170,7 +153,7 @@ json_t *run_config_json(const struct run *r, const struct run_summary *s) {
     json_put(o, "client", overhead_json(&r->overhead), &ok);
     /* These follow from the records; they stand here for the eye. */
     json_put(o, "calls", counts_json(s), &ok);
-    json_put(o, "energy", energy_json(r, s), &ok);
+    json_put(o, "energy", energy_json(s), &ok);
     json_put(o, "theoretical_hit_tokens", json_rounded(s->theoretical_hit_tokens, DECIMALS), &ok);
     json_put(o, "cached_share", json_rounded(s->cached_share, DECIMALS), &ok);
     json_put(o, "validity", validity_json(s), &ok);

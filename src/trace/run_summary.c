@@ -3,6 +3,8 @@
  * those of ITL, so that the 90th is the slow tail and not the fast one. */
 #include "trace/run_inside.h"
 
+#include "machine/prices.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -230,6 +232,22 @@ static void rates(const struct run *r, struct interval span, struct run_summary 
     s->per_gpu_total = s->total_rate / gpus;
 }
 
+static bool energy(const struct run *r, struct run_summary *s) {
+    double *seconds = calloc(r->n_samples + 1, sizeof *seconds);
+    double *watts = calloc(r->n_samples + 1, sizeof *watts);
+    bool ok = seconds && watts;
+    size_t n = 0;
+    for (uint32_t i = 0; ok && i < r->n_samples; i++)
+        if (isfinite(r->samples[i].power_watts)) {
+            seconds[n] = (double)(r->samples[i].at - r->samples[0].at) / 1e9;
+            watts[n++] = r->samples[i].power_watts;
+        }
+    s->joules = ok ? energy_joules(seconds, watts, n) : NAN;
+    free(seconds);
+    free(watts);
+    return ok;
+}
+
 weir_status run_summarise(const struct run *r, struct run_summary *out, weir_error *err) {
     struct collected c = {0};
     struct interval span = {INT64_MAX, INT64_MIN};
@@ -252,6 +270,7 @@ weir_status run_summarise(const struct run *r, struct run_summary *out, weir_err
         out->per_gpu_in = out->per_gpu_out = out->per_gpu_total = NAN;
     }
     cover(r, out);
+    ok = energy(r, out) && ok;
     ok = distribute(&c, out) && ok;
     if (!ok)
         return weir_fail(err, WEIR_NO_MEMORY, "run", "no memory to sum up %" PRIu32 " records",

@@ -1,0 +1,240 @@
+/* series.c: groups points, walks their frontiers and interpolates. Called by the frontier command.
+ */
+#include "trace/series.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t offset;
+} text_keys[] = {
+    {"label", offsetof(struct result_row, label)},
+    {"hardware", offsetof(struct result_row, hardware)},
+    {"framework", offsetof(struct result_row, framework)},
+    {"model", offsetof(struct result_row, model)},
+    {"precision", offsetof(struct result_row, precision)},
+    {"spec", offsetof(struct result_row, spec)},
+    {"date", offsetof(struct result_row, date)},
+};
+enum { TEXT_KEYS = sizeof text_keys / sizeof *text_keys };
+
+/* The value of one key of `by` (n bytes); false: no such key. */
+static bool key_text(const struct result_row *r, const char *key, size_t n, char *out, size_t cap) {
+    out[0] = 0;
+    if (n == 4 && !strncmp(key, "gpus", n)) {
+        if (isfinite(r->gpus))
+            snprintf(out, cap, "%g GPUs", r->gpus);
+        return true;
+    }
+    for (int i = 0; i < TEXT_KEYS; i++)
+        if (strlen(text_keys[i].name) == n && !strncmp(text_keys[i].name, key, n)) {
+            snprintf(out, cap, "%s", (const char *)r + text_keys[i].offset);
+            return true;
+        }
+    return false;
+}
+
+static weir_status name_of(const struct result_row *r, const char *by, char out[256],
+                           weir_error *err) {
+    size_t used = 0;
+    out[0] = 0;
+    for (const char *key = by; *key;) {
+        size_t n = strcspn(key, ",");
+        char value[256];
+        if (!key_text(r, key, n, value, sizeof value))
+            return weir_fail(err, WEIR_BAD_VALUE, "series",
+                             "'%.*s' is none of label, hardware, framework, model, precision, "
+                             "spec, date and gpus",
+                             (int)(n < 60 ? n : 60), key);
+        if (value[0] && used < 250)
+            used += (size_t)snprintf(out + used, 256 - used, "%s%s", used ? " " : "", value);
+        key += n + (key[n] == ',');
+    }
+    if (!out[0])
+        snprintf(out, 256, "all");
+    return WEIR_OK;
+}
+
+static double x_of(const struct result_row *r, const struct series_options *o) {
+    switch (o->x) {
+    case SERIES_INTERACTIVITY: return r->intvty[o->statistic];
+    case SERIES_TTFT: return r->ttft[o->statistic];
+    case SERIES_E2EL: return r->e2el[o->statistic];
+    }
+    return NAN;
+}
+
+static double y_of(const struct result_row *r, const struct series_options *o) {
+    switch (o->y) {
+    case SERIES_TOTAL: return r->total_rate;
+    case SERIES_OUTPUT: return r->out_rate;
+    case SERIES_INPUT: return r->in_rate;
+    }
+    return NAN;
+}
+
+static weir_status point_of(const struct result_row *r, const struct series_options *o,
+                            struct series_point *out, weir_error *err) {
+    const struct price_row *row;
+    double kilowatts = o->kilowatts;
+    *out = (struct series_point){.row = r, .x = x_of(r, o), .y = y_of(r, o)};
+    out->price = o->dollars > 0 ? o->dollars : NAN;
+    if (o->prices) {
+        weir_status s = price_find(o->prices, r->hardware, &row, err);
+        if (s)
+            return s;
+        out->price = row->dollars;
+        kilowatts = row->kilowatts;
+    }
+    out->cost = cost_of(out->y, out->price, kilowatts);
+    return WEIR_OK;
+}
+
+static struct series *find(struct series_set *set, const char *name) {
+    for (size_t i = 0; i < set->n; i++)
+        if (!strcmp(set->series[i].name, name))
+            return &set->series[i];
+    struct series *more = realloc(set->series, (set->n + 1) * sizeof *more);
+    if (!more)
+        return NULL;
+    set->series = more;
+    struct series *s = &more[set->n++];
+    *s = (struct series){0};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    return s;
+}
+
+static weir_status no_memory(weir_error *err) {
+    return weir_fail(err, WEIR_NO_MEMORY, "series", "no memory for its points");
+}
+
+static weir_status add(struct series_set *set, const struct result_row *r,
+                       const struct series_options *o, weir_error *err) {
+    char name[256];
+    struct series_point p;
+    weir_status status = name_of(r, o->by, name, err);
+    if (status)
+        return status;
+    if (!(x_of(r, o) > 0) || !(y_of(r, o) > 0)) {
+        set->left_out++;
+        return WEIR_OK;
+    }
+    status = point_of(r, o, &p, err);
+    if (status)
+        return status;
+    struct series *s = find(set, name);
+    struct series_point *more = s ? realloc(s->point, (s->n + 1) * sizeof *more) : NULL;
+    if (!more)
+        return no_memory(err);
+    s->point = more;
+    s->point[s->n++] = p;
+    return WEIR_OK;
+}
+
+static weir_status walk(struct series *s, const struct series_options *o, weir_error *err) {
+    struct point *p = calloc(s->n, sizeof *p);
+    struct series_point *sorted = calloc(s->n, sizeof *sorted);
+    if (!p || !sorted) {
+        free(p);
+        free(sorted);
+        return no_memory(err);
+    }
+    for (size_t i = 0; i < s->n; i++)
+        p[i] = (struct point){s->point[i].x, s->point[i].y, i};
+    s->n_frontier = frontier_of(
+        p, s->n, o->x == SERIES_INTERACTIVITY ? FRONTIER_UPPER_RIGHT : FRONTIER_UPPER_LEFT);
+    for (size_t i = 0; i < s->n; i++) {
+        sorted[i] = s->point[p[i].index];
+        sorted[i].on_frontier = i < s->n_frontier;
+    }
+    free(s->point);
+    s->point = sorted;
+    free(p);
+    return WEIR_OK;
+}
+
+weir_status series_group(const struct results *rows, const struct series_options *o,
+                         struct series_set *out, weir_error *err) {
+    static const char *const axis[] = {"intvty", "ttft", "e2el"};
+    static const char *const rate[] = {"tput_per_gpu", "output_tput_per_gpu", "input_tput_per_gpu"};
+    weir_status s = WEIR_OK;
+    *out = (struct series_set){0};
+    for (size_t i = 0; !s && i < rows->n; i++)
+        s = add(out, &rows->row[i], o, err);
+    for (size_t i = 0; !s && i < out->n; i++)
+        s = walk(&out->series[i], o, err);
+    if (!s && !out->n)
+        s = weir_fail(err, WEIR_BAD_FILE, rows->n ? rows->row[0].source : "results",
+                      "no result has both %s_%s and %s above 0", statistic_name(o->statistic),
+                      axis[o->x], rate[o->y]);
+    if (s)
+        series_free(out);
+    return s;
+}
+
+void series_free(struct series_set *s) {
+    for (size_t i = 0; i < s->n; i++)
+        free(s->series[i].point);
+    free(s->series);
+    *s = (struct series_set){0};
+}
+
+/* --------------------------------------------------------------------------------------- between
+ */
+
+enum { X, Y, CONCURRENCY, TTFT, DOLLARS, QUANTITIES };
+
+static void spread(const struct series_point *p, const struct series_options *o,
+                   double out[QUANTITIES]) {
+    out[X] = p->x;
+    out[Y] = p->y;
+    out[CONCURRENCY] = p->row->conc;
+    out[TTFT] = p->row->ttft[o->statistic];
+    out[DOLLARS] = p->cost.dollars_per_million;
+}
+
+static void at(const struct series *s, const struct series_options *o, int axis, double q,
+               enum interpolation how, bool extrapolate, struct series_at *out) {
+    double result[QUANTITIES] = {NAN, NAN, NAN, NAN, NAN};
+    double *knot = calloc(QUANTITIES * (s->n_frontier + 1), sizeof *knot);
+    size_t n = s->n_frontier;
+    *out = (struct series_at){0};
+    /* Along y the points of a frontier stand in the other order, except in a latency's. */
+    bool back = axis == Y && o->x == SERIES_INTERACTIVITY;
+    for (size_t i = 0; knot && i < n; i++) {
+        double v[QUANTITIES];
+        spread(&s->point[back ? n - 1 - i : i], o, v);
+        for (int k = 0; k < QUANTITIES; k++)
+            knot[(size_t)k * n + i] = v[k];
+    }
+    out->found =
+        knot && interpolate(knot + (size_t)axis * n, knot + (size_t)axis * n, n, q,
+                            INTERPOLATE_LINEAR, extrapolate, &result[axis], &out->extrapolated);
+    for (int k = 0; out->found && k < QUANTITIES; k++)
+        if (k != axis)
+            interpolate(knot + (size_t)axis * n, knot + (size_t)k * n, n, q, how, extrapolate,
+                        &result[k], NULL);
+    free(knot);
+    out->x = axis == X && out->found ? q : result[X];
+    out->y = axis == Y && out->found ? q : result[Y];
+    out->concurrency = result[CONCURRENCY];
+    out->ttft = result[TTFT];
+    out->dollars_per_million = result[DOLLARS];
+}
+
+void series_at_x(const struct series *s, const struct series_options *o, double x,
+                 enum interpolation how, bool extrapolate, struct series_at *out) {
+    at(s, o, X, x, how, extrapolate, out);
+}
+
+void series_at_y(const struct series *s, const struct series_options *o, double y,
+                 enum interpolation how, bool extrapolate, struct series_at *out) {
+    at(s, o, Y, y, how, extrapolate, out);
+    /* At a given throughput a price says what a token costs; nothing is left to interpolate. */
+    bool one_price = out->found;
+    for (size_t i = 1; i < s->n_frontier; i++)
+        one_price = one_price && s->point[i].price == s->point[0].price;
+    if (one_price)
+        out->dollars_per_million = cost_of(y, s->point[0].price, NAN).dollars_per_million;
+}
