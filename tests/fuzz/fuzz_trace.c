@@ -1,6 +1,7 @@
 /* fuzz_trace.c: any bytes as a trace; the first says of which format. What is accepted keeps the
- * promises of trace.h, and its counts and prompts can be had; what is refused says where. */
-#include "trace/trace.h"
+ * promises of trace.h and tree.h, its counts and prompts can be had, and all of it can be played;
+ * what is refused says where. */
+#include "trace/schedule.h"
 
 #include <string.h>
 
@@ -14,10 +15,15 @@ static void check_requests(const struct trace *t) {
         size_t bytes = 0;
         for (uint32_t k = 0; k < r->n_texts; k++)
             bytes += strlen(r->text + bytes) + 1;
-        struct trace_play play = {1, 10, 20};
+        if (r->answer)
+            bytes += strlen(r->answer);
+        if (r->system)
+            bytes += strlen(r->system);
+        WEIR_ASSERT(bytes < SIZE_MAX / 2 && trace_first_turn(t, r) <= r);
+        struct trace_play play = {1, 10, 20, (double[]){0, 1, 0.3, 1.7}[i % 4]};
         int32_t ids[200];
-        uint64_t n = r->in < 200 ? r->in : 200;
-        trace_prompt_ids(t, r, &play, r->in - n, n, ids);
+        uint64_t in = trace_scaled_in(r, play.length_scale), n = in < 200 ? in : 200;
+        trace_prompt_ids(t, r, &play, in - n, n, ids);
         for (uint64_t k = 0; k < n; k++)
             WEIR_ASSERT(ids[k] >= 10 && ids[k] < 20);
     }
@@ -46,6 +52,38 @@ static void check_chains(const struct trace *t) {
     WEIR_ASSERT(at == t->n_requests && agents == t->n_agents);
 }
 
+/* Every call of the trees is sent once, whatever the times are. */
+static void check_play(const struct trace *t) {
+    struct tree tree;
+    struct schedule *s;
+    struct call call, under_way[64];
+    struct lanes_options o = lanes_options_default();
+    o.once = true;
+    o.duration = 0;
+    o.lanes = 3;
+    o.warmup_calls = UINT32_MAX;
+    WEIR_ASSERT(tree_build(t, &tree, NULL) == WEIR_OK);
+    WEIR_ASSERT(tree.n_calls + tree.dropped_calls == t->n_requests);
+    int64_t now = 0;
+    uint32_t sent = 0;
+    bool ok = schedule_lanes(&tree, &o, now, &s, NULL) == WEIR_OK;
+    WEIR_ASSERT(ok == (tree.n_calls > 0));
+    while (ok && schedule_phase(s) != PHASE_ENDED) {
+        uint32_t n = 0;
+        for (; n < 64 && schedule_next(s, now, &call); sent++)
+            under_way[n++] = call;
+        for (uint32_t i = 0; i < n; i++)
+            schedule_done(s, under_way[i].ticket, now, CALL_OK);
+        int64_t wake = schedule_wake(s, now);
+        WEIR_ASSERT(wake <= now + o.system_idle_cap || schedule_phase(s) == PHASE_ENDED);
+        now = wake > now ? wake : now;
+    }
+    WEIR_ASSERT(sent == tree.n_calls);
+    if (ok)
+        schedule_free(s);
+    tree_free(&tree);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -68,6 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct trace_stats c;
     WEIR_ASSERT(trace_count(&t, NULL, &c, NULL) == WEIR_OK);
     WEIR_ASSERT(c.requests == t.n_requests && c.hits <= c.blocks && c.hit_tokens <= c.sum_in);
+    check_play(&t);
     trace_free(&t);
     return 0;
 }
