@@ -160,13 +160,14 @@ static json_t *session_json(const struct trace_report *r, uint32_t i) {
 json_t *trace_report_json(const struct trace_report *r, bool sessions) {
     const struct trace *t = r->trace;
     json_t *o = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:s?}",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:s?}",
         "format", trace_format_name(t->format), "sessions", (json_int_t)t->n_sessions,
         "dropped_sub_agents", (json_int_t)r->tree->dropped_agents, "dropped_requests",
-        (json_int_t)r->tree->dropped_calls, "parallel_chains", (json_int_t)r->parallel_chains,
-        "block_tokens", count(r->block_tokens, r->block_tokens && r->total.blocks), "texts",
-        (json_int_t)r->texts, "text_bytes", (json_int_t)r->text_bytes, "span_seconds",
-        number(r->span_seconds), "input_tokens", distribution_json(&r->input), "output_tokens",
+        (json_int_t)r->tree->dropped_calls, "odd_waits", (json_int_t)r->tree->odd_waits,
+        "parallel_chains", (json_int_t)r->parallel_chains, "block_tokens",
+        count(r->block_tokens, r->block_tokens && r->total.blocks), "texts", (json_int_t)r->texts,
+        "text_bytes", (json_int_t)r->text_bytes, "span_seconds", number(r->span_seconds),
+        "input_tokens", distribution_json(&r->input), "output_tokens",
         distribution_json(&r->output), "requests_per_session", distribution_json(&r->calls),
         "wait_seconds", distribution_json(&r->wait), "session_seconds",
         distribution_json(&r->session_seconds), "warnings", (json_int_t)t->n_warnings,
@@ -247,6 +248,9 @@ static void print_sums(const struct trace_report *r, FILE *out) {
     if (r->parallel_chains)
         line(out, "parallel", r->parallel_chains,
              "  further chains of sub-agents whose calls overlap");
+    if (r->tree->odd_waits)
+        line(out, "odd waits", r->tree->odd_waits,
+             "  think times more than a second from what the calls' times say");
     if (r->texts < t->n_requests)
         line(out, "input tokens", s->sum_in, "  largest %s", grouped(s->max_in, largest));
     if (r->without_out < t->n_requests)

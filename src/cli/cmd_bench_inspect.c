@@ -92,11 +92,14 @@ static const struct command_section bench_inspect_sections[] = {
      "counts its block, but never more than the prompt has.\n\n"
      "A wait lies between the end of a call and the start of the one that follows it, as a replay "
      "keeps it before any cap. Sub-agents that no turn would start are counted as dropped: a "
-     "replay leaves them out.\n\n"
+     "replay leaves them out. Odd waits are recorded think times that differ by more than a second "
+     "from what the times of the calls say: some recorders count them from the last call whose end "
+     "they know, not from the call before.\n\n"
      "What breaks the rules of the format is refused with file, line and field."},
     {"JSON",
      "{\"trace\", \"format\", \"sessions\", \"requests\", \"sub_agents\", "
-     "\"sub_agent_requests\", \"dropped_sub_agents\", \"dropped_requests\", \"parallel_chains\", "
+     "\"sub_agent_requests\", \"dropped_sub_agents\", \"dropped_requests\", \"odd_waits\", "
+     "\"parallel_chains\", "
      "\"sum_input\", \"sum_output\", \"max_input\", \"block_tokens\", \"blocks\", \"hits\", "
      "\"hit_rate\", \"hit_tokens\", \"hit_token_rate\", \"texts\", \"text_bytes\", "
      "\"span_seconds\", \"input_tokens\", \"output_tokens\", \"requests_per_session\", "

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDING_NS 1000 /* times were written as decimal seconds */
+#define ROUNDING_NS 1000                /* times were written as decimal seconds */
+#define ODD_NS      INT64_C(1000000000) /* think times of public traces are whole seconds */
 
 struct builder_of_trees {
     struct tree *tree;
@@ -29,9 +30,13 @@ static int64_t later(int64_t t, int64_t than) {
     return t > than ? t - than : 0;
 }
 
-static int64_t wait_between(const struct trace_request *before, const struct trace_request *r) {
-    if (r->think_time >= 0 && r == before + 1)
+static int64_t wait_between(struct tree *t, const struct trace_request *before,
+                            const struct trace_request *r) {
+    if (r->think_time >= 0 && r == before + 1) {
+        int64_t by_times = later(r->t, end_of(before));
+        t->odd_waits += llabs(r->think_time - by_times) > ODD_NS;
         return r->think_time;
+    }
     if (r->delay >= 0)
         return r->delay;
     return later(r->t, end_of(before));
@@ -60,7 +65,7 @@ static void add_call(struct builder_of_trees *b, struct tree_chain *c, uint32_t 
                                .turn = c->n_calls,
                                .wait = first_wait};
     if (c->n_calls)
-        call->wait = wait_between(&b->trace->requests[call[-1].request], r);
+        call->wait = wait_between(t, &b->trace->requests[call[-1].request], r);
     c->n_calls++;
 }
 

@@ -45,6 +45,9 @@ struct tree {
     uint32_t *joins, *spawns;      /* chains */
     uint32_t n_calls, n_chains;
     uint32_t dropped_agents, dropped_calls; /* sub-agents that nothing spawned */
+    /* Calls whose recorded think_time, which is their wait, differs by more than a second from what
+     * their times say: recorders count it from the last call whose end they know. */
+    uint32_t odd_waits;
 };
 
 /* `t` must outlive *out. WEIR_NO_MEMORY; *out is empty then. */

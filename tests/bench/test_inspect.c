@@ -24,6 +24,7 @@ static void write_trace(const char *name, const char *text) {
     "{\"id\":\"odd\",\"requests\":[{\"t\":0,\"type\":\"subagent\",\"requests\":[{\"t\":0,"         \
     "\"type\":\"n\",\"in\":64,\"out\":1,\"hash_ids\":[1]}]},"                                      \
     "{\"t\":1,\"type\":\"n\",\"in\":64,\"out\":1,\"hash_ids\":[1,2,3],\"api_time\":1},"            \
+    "{\"t\":2,\"type\":\"n\",\"in\":1,\"out\":1,\"hash_ids\":[],\"think_time\":1.5},"              \
     "{\"t\":2,\"type\":\"subagent\",\"requests\":["                                                \
     "{\"t\":0,\"type\":\"n\",\"in\":1,\"out\":1,\"hash_ids\":[],\"api_time\":5},"                  \
     "{\"t\":1,\"type\":\"n\",\"in\":1,\"out\":1,\"hash_ids\":[],\"api_time\":5}]}]}\n"
@@ -74,6 +75,7 @@ static void WE1_as_json(void **state) {
     assert_float_equal(real(o, "wait_seconds", "mean"), 8.2 / 4, 1e-9);
     assert_float_equal(real(o, "session_seconds", "max"), 9, 1e-9);
     assert_float_equal(real(o, "requests_per_session", "max"), 5, 1e-9);
+    assert_int_equal(integer(o, "odd_waits"), 0);
     assert_true(json_is_null(json_object_get(o, "first_warning")));
     json_decref(o);
 }
@@ -85,6 +87,7 @@ static void each_session_has_its_own_counts(void **state) {
     assert_int_equal(integer(o, "dropped_sub_agents"), 1);
     assert_int_equal(integer(o, "dropped_requests"), 1);
     assert_int_equal(integer(o, "parallel_chains"), 1);
+    assert_int_equal(integer(o, "odd_waits"), 1); /* the calls touch, think_time says 1.5 s */
     assert_int_equal(integer(o, "warnings"), 1);
     assert_non_null(strstr(json_string_value(json_object_get(o, "first_warning")),
                            "two.jsonl:2: field requests[1].hash_ids: 3 numbers for 64 tokens"));
@@ -93,7 +96,7 @@ static void each_session_has_its_own_counts(void **state) {
     expect_we1(json_array_get(list, 0));
     const json_t *odd = json_array_get(list, 1);
     assert_string_equal(json_string_value(json_object_get(odd, "id")), "odd");
-    assert_int_equal(integer(odd, "requests"), 4);
+    assert_int_equal(integer(odd, "requests"), 5);
     assert_int_equal(integer(odd, "dropped_sub_agents"), 1);
     assert_int_equal(integer(odd, "hits"), 1);
     json_decref(o);
@@ -146,9 +149,9 @@ static void the_table_says_the_same(void **state) {
         run(NULL, "bench inspect --trace %/two.jsonl --format weka --sessions");
     assert_int_equal(r->status, 0);
     static const char *const parts[] = {
-        "requests                    9  5 of them by 3 sub-agents\n",
+        "requests                   10  5 of them by 3 sub-agents\n",
         "dropped                     1  sub-agents with 1 requests",
-        "input tokens            1,380  largest 420\n",
+        "input tokens            1,381  largest 420\n",
         "hits                       10  0.500000 of the blocks",
         "s1 ",
         "odd ",

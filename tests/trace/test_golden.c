@@ -2,7 +2,7 @@
  * the last token. The folder is in WEIR_TRACES; meson leaves this test out where there is none. */
 #include "tests/test.h"
 
-#include "trace/trace.h"
+#include "tests/trace/clock.h"
 
 static const char *trace_path(const char *file) {
     static char path[4096];
@@ -189,11 +189,97 @@ static void a_last_line_that_was_cut_off_is_refused_by_its_number(void **state) 
     }
 }
 
+/* think_time was recorded beside the times it follows from; both say the same within a second where
+ * the end of the call before was recorded. Elsewhere it counts from an earlier call. */
+static void recorded_waits_agree_with_the_times(void **state) {
+    struct trace t;
+    struct tree tree;
+    uint32_t pairs = 0, odd = 0, absent = 0;
+    open_trace("cc_weka_excerpt_a.jsonl", TRACE_WEKA, &t);
+    assert_int_equal(tree_build(&t, &tree, NULL), WEIR_OK);
+    assert_int_equal(tree.n_calls, 512);
+    assert_int_equal(tree.n_chains, 16 + 9);
+    assert_int_equal(tree.dropped_agents, 0);
+    for (uint32_t c = 0; c < tree.n_chains; c++)
+        for (uint32_t i = 1; i < tree.chains[c].n_calls; i++, pairs++) {
+            const struct tree_call *call = &tree.calls[tree.chains[c].first + i];
+            const struct trace_request *r = &t.requests[call->request], *before = r - 1;
+            int64_t gap = r->t - before->t - (before->api_time > 0 ? before->api_time : 0);
+            gap = gap > 0 ? gap : 0;
+            assert_int_equal(call->wait, r->think_time < 0 ? gap : r->think_time);
+            absent += r->think_time < 0;
+            odd += llabs(gap - call->wait) > SEC;
+            if (before->api_time >= 0)
+                assert_true(llabs(gap - call->wait) <= SEC);
+        }
+    assert_int_equal(pairs, 512 - 16 - 9);
+    assert_int_equal(absent, 2);
+    assert_int_equal(odd, 51);
+    assert_int_equal(tree.odd_waits, 51);
+    tree_free(&tree);
+    trace_free(&t);
+}
+
+static int64_t serve(void *arg, const struct call *c, enum call_end *how) {
+    (void)how;
+    const struct trace_request *r = &((const struct trace *)arg)->requests[c->request];
+    return (int64_t)r->in * 20000 + (c->one_token ? 1 : (int64_t)r->out) * 10 * MS;
+}
+
+/* Once through from the first calls: all of them, whatever the lanes. And as AgentX has it for an
+ * hour: 64 sessions alive, 10 warm-up calls a lane, no wait longer than the caps. */
+static void recorded_sessions_are_played_whole_and_for_an_hour(void **state) {
+    struct trace t;
+    struct tree tree;
+    struct schedule *s;
+    struct play_log log;
+    open_trace("cc_weka_excerpt_a.jsonl", TRACE_WEKA, &t);
+    assert_int_equal(tree_build(&t, &tree, NULL), WEIR_OK);
+    struct lanes_options o = lanes_options_default();
+    o.once = true;
+    o.warmup_calls = UINT32_MAX;
+    o.duration = 0;
+    for (o.lanes = 1; o.lanes <= 32; o.lanes *= 2) {
+        uint64_t in = 0;
+        assert_int_equal(schedule_lanes(&tree, &o, 0, &s, NULL), WEIR_OK);
+        play_schedule(s, 0, INT64_MAX, serve, &t, &log);
+        for (uint32_t i = 0; i < log.n; i++)
+            in += t.requests[log.sent[i].call.request].in;
+        assert_int_equal(log.n, 512);
+        assert_int_equal(in, 27390656);
+        assert_int_equal(log.most_alive, o.lanes < 16 ? o.lanes : 16);
+        schedule_free(s);
+        play_log_free(&log);
+    }
+    o = lanes_options_default();
+    o.lanes = 64;
+    assert_int_equal(schedule_lanes(&tree, &o, 0, &s, NULL), WEIR_OK);
+    play_schedule(s, 0, INT64_MAX, serve, &t, &log);
+    uint32_t warm = 0, late = 0;
+    int64_t start = schedule_profiling_start(s);
+    for (uint32_t i = 0; i < log.n; i++) {
+        warm += log.sent[i].call.phase == PHASE_WARMUP;
+        late += log.sent[i].at >= start + o.duration;
+        assert_int_equal(log.sent[i].call.one_token, log.sent[i].at < start);
+    }
+    assert_int_equal(warm, 64 * 10);
+    assert_int_equal(late, 0);
+    assert_int_equal(log.most_alive, 64);
+    assert_true(log.n > 5000);
+    assert_true(log.ended >= start + o.duration);
+    schedule_free(s);
+    play_log_free(&log);
+    tree_free(&tree);
+    trace_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mooncake_traces_count_as_published),
         cmocka_unit_test(azure_rows_count_as_published),
         cmocka_unit_test(agent_sessions_count_as_published_one_by_one),
+        cmocka_unit_test(recorded_waits_agree_with_the_times),
+        cmocka_unit_test(recorded_sessions_are_played_whole_and_for_an_hour),
         cmocka_unit_test(line_ends_do_not_count),
         cmocka_unit_test(a_last_line_that_was_cut_off_is_refused_by_its_number),
     };

@@ -338,6 +338,57 @@ static void lanes_take_sessions_in_a_shuffled_order_again_and_again(void **state
     close_setup(&x);
 }
 
+static int by_value(const void *a, const void *z) {
+    const uint64_t *x = a, *y = z;
+    return *x < *y ? -1 : *x > *y;
+}
+
+#define HASHED(t, in, ids)                                                                         \
+    "{\"t\":" #t ",\"type\":\"n\",\"in\":" #in ",\"out\":1,\"hash_ids\":[" ids "],\"api_time\":1}"
+/* All blocks of all prompts that are sent, by their tokens: equal ones belong to one play. */
+static void two_plays_share_no_block_and_the_warmup_shares_all_of_its_plays(void **state) {
+    struct setup x;
+    open_setup(&x,
+               SESSION("s1", HASHED(0, 200, "1,2,3") "," HASHED(4, 300, "1,2,3,4") "," AGENT(
+                                 5.2, HASHED(0, 130, "9,10") "," HASHED(
+                                          2, 200, "9,10,11")) "," HASHED(9, 420, "1,2,3,4,5,6")));
+    x.o.lanes = 3; /* all play the one session */
+    x.o.once = false;
+    x.o.duration = 60 * SEC;
+    x.o.warmup_calls = 2;
+    play(&x, 0, INT64_MAX);
+    uint64_t(*seen)[2] = calloc(x.log.n * 6, sizeof *seen);
+    size_t n = 0, within = 0;
+    int32_t ids[420];
+    for (uint32_t i = 0; i < x.log.n; i++) {
+        const struct call *c = &x.log.sent[i].call;
+        const struct trace_request *r = &x.t.requests[c->request];
+        struct trace_play p = {.key = trace_play_key(42, c->play), .high = 1000000};
+        trace_prompt_ids(&x.t, r, &p, 0, r->in, ids);
+        for (uint32_t b = 0; b < r->n_blocks; b++, n++) {
+            uint64_t h = 14695981039346656037u;
+            for (int k = 0; k < 64; k++)
+                h = (h ^ (uint64_t)ids[64 * b + k]) * 1099511628211u;
+            seen[n][0] = h;
+            seen[n][1] = c->play;
+        }
+    }
+    qsort(seen, n, sizeof *seen, by_value);
+    for (size_t i = 1; i < n; i++)
+        if (seen[i][0] == seen[i - 1][0]) {
+            assert_int_equal(seen[i][1], seen[i - 1][1]);
+            within++;
+        }
+    assert_true(within > n / 4); /* reuse inside of a play is real */
+    /* a lane's primer and what it profiles of that session are one play */
+    uint32_t continued = 0;
+    for (uint32_t i = 0; i < x.log.n; i++)
+        continued += x.log.sent[i].call.play < 3 && !x.log.sent[i].call.one_token;
+    assert_true(continued > 0);
+    free(seen);
+    close_setup(&x);
+}
+
 static void once_plays_every_session_once_on_no_more_lanes_than_there_are_sessions(void **state) {
     for (uint32_t lanes = 1; lanes < 9; lanes++) {
         struct setup x;
@@ -476,6 +527,7 @@ int main(void) {
         cmocka_unit_test(profiling_begins_when_the_slowest_lane_has_warmed_up),
         cmocka_unit_test(at_the_end_of_the_duration_nothing_more_is_sent_and_calls_under_way_end),
         cmocka_unit_test(lanes_take_sessions_in_a_shuffled_order_again_and_again),
+        cmocka_unit_test(two_plays_share_no_block_and_the_warmup_shares_all_of_its_plays),
         cmocka_unit_test(once_plays_every_session_once_on_no_more_lanes_than_there_are_sessions),
         cmocka_unit_test(a_root_call_that_fails_in_the_warmup_ends_the_run),
         cmocka_unit_test(stopping_sends_nothing_more),
