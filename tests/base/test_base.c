@@ -13,6 +13,8 @@ static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state) {
     assert_int_equal(f32_to_bf16(1.0f), 0x3F80);
     assert_int_equal(f32_to_bf16(1.00390625f), 0x3F80); /* tie, down to even */
     assert_int_equal(f32_to_bf16(1.01171875f), 0x3F82); /* tie, up to even */
+    /* 8 significant bits: what is rounded before a subtraction is gone behind it. */
+    assert_true(256.5f - 256.0f == 0.5f && bf16_round(256.5f) - bf16_round(256.0f) == 0.0f);
     assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
     assert_true(isinf(bf16_to_f32(f32_to_bf16(3.4e38f))));
 }
