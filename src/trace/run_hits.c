@@ -35,9 +35,12 @@ weir_status run_count_hits(struct run *r, const struct trace *t, weir_error *err
         ok = seen_hits(&seen, q, c->play, &hits);
         if (!ok)
             break;
-        uint64_t tokens = hits * t->sessions[q->session].block_tokens;
+        /* Scaled, k blocks fill the first floor(k x block x scale) positions of a prompt. */
+        double scale = r->length_scale > 0 ? r->length_scale : 1;
+        uint64_t in = c->in_expected ? c->in_expected : q->in;
+        uint64_t tokens = (uint64_t)((double)(hits * t->sessions[q->session].block_tokens) * scale);
         c->hit_blocks = (uint32_t)hits;
-        c->hit_tokens = tokens < q->in ? tokens : q->in;
+        c->hit_tokens = tokens < in ? tokens : in;
     }
     free(order);
     seen_free(&seen);

@@ -445,6 +445,12 @@ static void hits_are_counted_within_a_play_in_order_of_sending(void **state) {
     struct run_summary s;
     assert_int_equal(run_summarise(&r, &s, NULL), WEIR_OK);
     near(s.theoretical_hit_rate, (3 + 3 + 4) / (3 + 5 + 5 + 4.0));
+    /* In tokens no more than the prompt has (200), and scaled with it. */
+    near(s.theoretical_hit_tokens, (192 + 192 + 200) / 800.0);
+    r.length_scale = 0.5;
+    assert_int_equal(run_count_hits(&r, &t, &err), WEIR_OK);
+    assert_int_equal(run_summarise(&r, &s, NULL), WEIR_OK);
+    near(s.theoretical_hit_tokens, (96 + 96 + 128) / 800.0);
     run_free(&r);
     trace_free(&t);
 }
