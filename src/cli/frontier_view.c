@@ -235,6 +235,6 @@ void frontier_print(const struct frontier_view *c) {
         printf("\n%zu results without these figures were left out.\n", c->set.left_out);
     for (size_t i = 0; i < c->n_questions; i++)
         print_answers(c, &c->question[i]);
-    if (c->same_concurrency)
+    if (c->same_concurrency && c->set.n > 1)
         print_same(c);
 }

@@ -21,7 +21,7 @@ static void reads(double x, int decimals, const char *text) {
 
 static struct price_row row(const char *table, const char *machine) {
     struct price_table t;
-    const struct price_row *r;
+    const struct price_row *r = NULL;
     weir_error err;
     if (price_table_open(table, &t, &err) || price_find(&t, machine, &r, &err))
         fail_msg("%s: %s", err.where, err.message);
