@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TURN_BLOCKS = 4 }; /* of an answer, before its state is worth another's slot */
+
 struct cache_index *cache_index_open(const struct cache_setup *setup) {
     struct cache_index *x = calloc(1, sizeof *x);
     if (!x)
@@ -255,10 +257,15 @@ static int32_t replace_turn_state(struct cache_index *x, struct cache_lease *lea
 static int32_t take_slot(struct cache_index *x, enum checkpoint_reason why, uint32_t block,
                          uint32_t n_prompt) {
     const struct checkpoint_policy *p = &x->setup.policy;
+    uint32_t beyond = block - n_prompt / PAGE_TOKENS;
+    /* Where slots are short, a short answer is sooner computed again than kept. */
     if (p->keeps[CHECKPOINT_PROMPT] && why == CHECKPOINT_TURN)
-        return node_take_slot_worth(&x->table, why, block - n_prompt / PAGE_TOKENS);
+        return beyond < TURN_BLOCKS && x->table.slots.n_free == 0
+                   ? -1
+                   : node_take_slot_worth(&x->table, why, true, beyond);
     if (p->keeps[CHECKPOINT_PROMPT] && why == CHECKPOINT_INTERVAL)
-        return node_take_slot_worth(&x->table, why, p->interval / PAGE_TOKENS);
+        return node_take_slot_worth(&x->table, why, block * PAGE_TOKENS > n_prompt,
+                                    p->interval / PAGE_TOKENS);
     return node_take_slot(&x->table);
 }
 

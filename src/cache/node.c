@@ -473,14 +473,16 @@ int32_t node_take_slot(struct node_table *t) {
     return slot;
 }
 
-int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, uint32_t blocks) {
+int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, bool last,
+                             uint32_t blocks) {
     if (t->slots.n_free > 0)
         return node_take_slot(t);
     if (t->n_slots_idle == 0)
         return -1;
     const struct cache_node *victim = state_victim(t);
+    /* Never the last state of a path: who comes back to it would compute all of it again. */
     if (victim->state_class != STATE_CHEAP &&
-        worth(t, victim) >= learnt_share(t, reason, true, 0) * blocks)
+        (!victim->superseded || worth(t, victim) >= learnt_share(t, reason, last, 0) * blocks))
         return -1;
     return node_take_slot(t);
 }

@@ -126,8 +126,10 @@ bool node_state_valid(struct node_table *t, const struct cache_node *n);
 int32_t node_take_page(struct node_table *t);
 int32_t node_take_slot(struct node_table *t);
 /* The same for a state that is not sure to be of use: only where it is worth more than what would
- * have to go. blocks: how far it would be from the state before it. */
-int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, uint32_t blocks);
+ * have to go. last: no later one on its path is on the way; blocks: how far it would be from the
+ * state before it. */
+int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason, bool last,
+                             uint32_t blocks);
 /* Free or evictable. */
 static inline uint32_t node_pages_available(const struct node_table *t) {
     return t->pages.n_free + t->n_pages_idle;
