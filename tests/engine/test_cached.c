@@ -1,7 +1,7 @@
 /* What is resumed answers as what is computed anew: random conversations that branch, go on, are
  * cut short, run side by side, are cancelled and preempted, over pools so small that something is
  * given up at every step, on the exact column, id for id. */
-#include "tests/test.h"
+#include "tests/engine/real.h"
 
 #include "engine/engine.h"
 
@@ -55,16 +55,6 @@ static weir_options base_options(void) {
     o.max_num_seqs = AT_ONCE;
     o.max_num_batched_tokens = 200;
     return o;
-}
-
-static weir_engine *open_engine(const char *model, const weir_options *o) {
-    weir_engine *e;
-    weir_error err;
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", source_path(model));
-    if (weir_open(dir, o, &e, &err))
-        fail_msg("%s: %s", err.where, err.message);
-    return e;
 }
 
 /* An engine whose pools hold `pages` pages and `slots` slots. */

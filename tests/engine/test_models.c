@@ -1,6 +1,6 @@
 /* The engine over real models and the exact column: however requests are batched, chunked,
  * preempted, overlapped or threaded, each answer is the one it gets alone, bit for bit. */
-#include "tests/test.h"
+#include "tests/engine/real.h"
 
 #include "engine/engine.h"
 
@@ -64,16 +64,6 @@ static weir_options exact(void) {
     o.max_model_len = 512;
     o.max_num_seqs = REQUESTS;
     return o;
-}
-
-static weir_engine *open_engine(const char *model, const weir_options *o) {
-    weir_engine *e;
-    weir_error err;
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", source_path(model));
-    if (weir_open(dir, o, &e, &err))
-        fail_msg("%s: %s", err.where, err.message);
-    return e;
 }
 
 struct ask {
