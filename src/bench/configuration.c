@@ -14,9 +14,8 @@ bool configuration_is_version(const char *key) {
 }
 
 bool configuration_is_incidental(const char *key) {
-    static const char *const keys[] = {"label", "out",     "history", "no-history",  "no_history",
-                                       "url",   "api-key", "api_key", "metrics-url", "metrics_url",
-                                       "json",  "title",   "quiet",   "progress"};
+    static const char *const keys[] = {"label", "out",  "history", "no_history",  "url",  "api_key",
+                                       "ca",    "salt", "json",    "metrics_url", "title"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!strcmp(key, keys[i]))
             return true;
@@ -37,12 +36,16 @@ static void put_count(json_t *o, const char *key, uint64_t n) {
         put(o, key, json_integer((json_int_t)n));
 }
 
+/* Options stand with underscores like everything else; those that name the subject are there
+ * already, as they were found out or given. */
 static void flatten(json_t *out, const char *before, const json_t *object) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
         char name[256];
         snprintf(name, sizeof name, "%s%s%s", before, *before ? "." : "", key);
+        for (char *c = name; *c; c++)
+            *c = *c == '-' ? '_' : *c;
         if (json_is_object(value))
             flatten(out, name, value);
         else if (!json_is_null(value) && !json_object_get(out, name))

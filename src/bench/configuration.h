@@ -8,7 +8,7 @@
 enum { FINGERPRINT_BYTES = 33 }; /* 32 hex digits and NUL */
 
 /* The subject's fields, concurrency, dataset, scales and every option of the run; objects within
- * become "outer.inner". Unknown ones are left out. NULL without memory. */
+ * become "outer.inner", dashes underscores. Unknown ones are left out. NULL without memory. */
 json_t *configuration_of(const struct run *r);
 /* Does the key name software, which changes while a configuration stays the same? */
 bool configuration_is_version(const char *key);

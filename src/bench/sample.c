@@ -10,20 +10,25 @@
 
 struct ordered {
     const struct call_record *r;
-    uint32_t unit;
+    uint64_t conversation;
 };
 
 static int compare_u64(uint64_t a, uint64_t b) {
     return (a > b) - (a < b);
 }
 
-static int by_lane_and_play(const void *a, const void *b) {
-    const struct call_record *x = ((const struct ordered *)a)->r,
-                             *y = ((const struct ordered *)b)->r;
-    int c = compare_u64(x->lane, y->lane);
+/* Sessions of a workload that is played as a whole have the number of play in common. */
+static int by_unit(const struct ordered *x, const struct ordered *y) {
+    int c = compare_u64(x->r->lane, y->r->lane);
     if (!c)
-        c = compare_u64(x->play, y->play);
-    return c ? c : (x->start > y->start) - (x->start < y->start);
+        c = compare_u64(x->r->play, y->r->play);
+    return c ? c : compare_u64(x->conversation, y->conversation);
+}
+
+static int by_unit_and_time(const void *a, const void *b) {
+    const struct ordered *x = a, *y = b;
+    int c = by_unit(x, y);
+    return c ? c : (x->r->start > y->r->start) - (x->r->start < y->r->start);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -58,20 +63,23 @@ static int by_conversation(const void *a, const void *b) {
     return c ? c : compare_u64(x->play, y->play);
 }
 
-/* Divides the time of each lane among its plays. False where plays of a lane overlap. */
+/* Divides the time of each lane among its plays. False where plays of a lane overlap by more than
+ * the moment between the end of a call and the news of it. */
 static bool share_lane_time(struct sample *s, struct extent *e, int64_t begin, int64_t end) {
+    double overlap = 0, all = 0;
     qsort(e, s->n_units, sizeof *e, by_lane_and_time);
     for (uint32_t i = 0; i < s->n_units; i++) {
         bool first = i == 0 || e[i - 1].lane != e[i].lane;
         bool last = i + 1 == s->n_units || e[i + 1].lane != e[i].lane;
         int64_t from = first ? begin : e[i - 1].to, to = last && end > e[i].to ? end : e[i].to;
         if (!first && e[i].from < e[i - 1].to)
-            return false;
+            overlap += (double)(e[i - 1].to - e[i].from);
         if (from > e[i].from)
             from = e[i].from;
         s->unit[e[i].unit].span = (double)(to - from) * 1e-9;
+        all += (double)(to - from);
     }
-    return true;
+    return overlap <= 0.01 * all;
 }
 
 /* Numbers the plays of each conversation, so that keys agree between runs of one trace. */
@@ -117,17 +125,17 @@ weir_status sample_of(const struct run *r, struct sample *out, weir_error *err) 
     size_t n = 0;
     for (uint32_t i = 0; i < r->n_records; i++)
         if (call_record_counts(&r->records[i]))
-            o[n++].r = &r->records[i];
-    qsort(o, n, sizeof *o, by_lane_and_play);
+            o[n++] = (struct ordered){&r->records[i], hash_text(r->records[i].conversation)};
+    qsort(o, n, sizeof *o, by_unit_and_time);
     int64_t begin = INT64_MAX, end = INT64_MIN;
     for (size_t i = 0; i < n; i++) {
         const struct call_record *c = o[i].r;
-        if (i == 0 || o[i - 1].r->lane != c->lane || o[i - 1].r->play != c->play)
+        if (i == 0 || by_unit(&o[i - 1], &o[i]))
             e[out->n_units] = (struct extent){.from = c->start,
                                               .to = c->end,
                                               .lane = c->lane,
                                               .play = c->play,
-                                              .conversation = hash_text(c->conversation),
+                                              .conversation = o[i].conversation,
                                               .unit = out->n_units++};
         struct extent *mine = &e[out->n_units - 1];
         if (c->start < mine->from)
@@ -140,11 +148,7 @@ weir_status sample_of(const struct run *r, struct sample *out, weir_error *err) 
     }
     for (int q = 0; q < QUANTITY_LATENCIES; q++)
         qsort(out->sorted[q], out->n[q], sizeof *out->sorted[q], by_value);
-    if (!share_lane_time(out, e, begin, end)) {
-        out->open_loop = true;
-        for (uint32_t i = 0; i < out->n_units; i++)
-            out->unit[i].span = 1;
-    }
+    out->open_loop = !share_lane_time(out, e, begin, end);
     make_keys(out, e);
     free(o);
     free(e);
@@ -160,6 +164,8 @@ void sample_free(struct sample *s) {
 
 static double log_rate(const struct sample *s, enum quantity q, const uint8_t *weight) {
     double tokens = 0, span = 0;
+    if (s->open_loop)
+        return NAN;
     for (uint32_t i = 0; i < s->n_units; i++) {
         const struct sample_unit *u = &s->unit[i];
         tokens +=

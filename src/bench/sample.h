@@ -11,11 +11,11 @@ struct sample_value {
     uint32_t unit;
 };
 
-/* One play of a session. */
+/* One play of a session: the calls of a session id in one play on one lane. */
 struct sample_unit {
     uint64_t key; /* of the session's id and how many plays of it came before in the run: the same
                      in two runs of one trace, which are thereby compared pair by pair */
-    double span;  /* seconds of its lane's time that it took up; 1 each in an open loop */
+    double span;  /* seconds of its lane's time that it took up; of no use in an open loop */
     double in, out;
     uint32_t calls[QUANTITY_LATENCIES]; /* that have the latency */
     double sum[QUANTITY_LATENCIES];
@@ -34,7 +34,8 @@ weir_status sample_of(const struct run *r, struct sample *out, weir_error *err);
 void sample_free(struct sample *s);
 
 /* ln(metric of the sample with each unit counted weight[unit] times). NAN where nothing is left of
- * it. Throughput is up to a factor that does not depend on the weights: only differences of two
+ * it, and for the throughput of an open loop: that is its arrivals', and single plays say nothing
+ * of it. Throughput is up to a factor that does not depend on the weights: only differences of two
  * results mean something. */
 double sample_log(const struct sample *s, const struct metric *m, const uint8_t *weight);
 

@@ -154,6 +154,13 @@ const struct option_spec bench_output_options[] = {
      .offset = AT(out),
      .required = true,
      .help = "Directory for the files of the result; made, existing files are replaced."},
+    {.name = "history",
+     .value = "FILE",
+     .type = OPTION_TEXT,
+     .offset = AT(history),
+     .help = "The run history to add the run to, an SQLite file; without it "
+             "$XDG_DATA_HOME/weir/bench.db or ~/.local/share/weir/bench.db."},
+    FLAG("no-history", no_history, "Do not add the run to the history."),
     FLAG("json", json, "Print one JSON object."),
 };
 
@@ -199,7 +206,8 @@ static json_t *value_json(const struct option_spec *s, const void *target) {
 
 json_t *bench_config(const struct bench_args *a) {
     /* What names the run, where it was or who may ask makes no two runs different. */
-    static const char *const left_out[] = {"url", "api-key", "ca", "out", "json", "label", "salt"};
+    static const char *const left_out[] = {"url",   "api-key", "ca",      "out",       "json",
+                                           "label", "salt",    "history", "no-history"};
     json_t *o = json_object();
     for (size_t g = 0; g < N(bench_groups); g++)
         for (size_t i = 0; i < bench_groups[g].n; i++) {

@@ -40,8 +40,8 @@ struct bench_args {
     bool dp_attention, disagg, multinode;
     double dram_gb;
     /* output */
-    char *out;
-    bool json;
+    char *out, *history;
+    bool no_history, json;
 
     bool given[96]; /* which options any source gave, in the order of the table */
 };
@@ -54,7 +54,7 @@ enum {
     N_BENCH_LOAD = 16,
     N_BENCH_SERVER = 15,
     N_BENCH_SUBJECT = 20,
-    N_BENCH_OUTPUT = 2,
+    N_BENCH_OUTPUT = 4,
     N_BENCH_OPTIONS =
         N_BENCH_TRACE + N_BENCH_LOAD + N_BENCH_SERVER + N_BENCH_SUBJECT + N_BENCH_OUTPUT,
 };
@@ -90,8 +90,9 @@ struct bench_job {
 weir_status bench_job_open(const struct bench_args *a, struct bench_job *out, weir_error *err);
 void bench_job_close(struct bench_job *j);
 
-/* Runs one point, with a progress bar on a terminal, and writes its files into `dir`. *run is the
- * caller's to free. Ctrl-C ends the run as cancelled. */
+/* Runs one point, with a progress bar on a terminal, writes its files into `dir` and adds it to the
+ * run history; where the history cannot be written, a line on standard error says so and the run
+ * stands. *run is the caller's to free. Ctrl-C ends the run as cancelled. */
 weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char *dir,
                           struct run *run, struct run_summary *summary, weir_error *err);
 /* Was Ctrl-C pressed? */

@@ -3,6 +3,7 @@
 #include "cli/bench_args.h"
 
 #include "base/rng.h"
+#include "bench/store.h"
 #include "model/model.h"
 
 #include <errno.h>
@@ -345,5 +346,8 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
         s = run_summarise(run, summary, err);
     if (!s)
         s = run_write(run, dir, err);
+    weir_error trouble = {0};
+    if (!s && !j->args->no_history && store_record(j->args->history, run, summary, dir, &trouble))
+        fprintf(stderr, "weir: not in the history: %s: %s\n", trouble.where, trouble.message);
     return s;
 }

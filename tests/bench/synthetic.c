@@ -82,7 +82,8 @@ void synthesise(struct run *out, const struct synthetic *how) {
                              .allocated_dram_gb = NAN};
     out->scenario = strdup("fixed-length");
     out->dataset = strdup("synthetic");
-    out->config = json_pack("{s:i, s:s}", "concurrency", (int)how->lanes, "trace", "s.jsonl");
+    out->config = json_pack("{s:i, s:s, s:s}", "concurrency", (int)how->lanes, "trace", "s.jsonl",
+                            "framework-version", how->version ? how->version : "0.1.0");
     out->started = begin - 10000000000;
     out->profiling_started = begin;
     out->profiling_ended = begin + (int64_t)(how->seconds * 1e9);

@@ -283,6 +283,38 @@ static void weights_count_like_copies(void **state) {
     compare_side_free(&a);
 }
 
+/* A workload of single prompts has one number of play for all of them: each prompt is a unit. */
+static void prompts_of_one_play_are_units_of_their_own(void **state) {
+    struct run r;
+    struct sample s;
+    synthesise(&r, &plain);
+    for (uint32_t i = 0; i < r.n_records; i++)
+        r.records[i].play = 0;
+    assert_int_equal(sample_of(&r, &s, &err), WEIR_OK);
+    assert_true(s.n_units > 30);
+    assert_false(s.open_loop);
+    double span = 0, first = 1e300, last = 0;
+    for (uint32_t i = 0; i < s.n_units; i++)
+        span += s.unit[i].span;
+    for (uint32_t i = 0; i < r.n_records; i++) {
+        first = fmin(first, (double)r.records[i].start);
+        last = fmax(last, (double)r.records[i].end);
+    }
+    assert_float_equal(span, 8 * (last - first) * 1e-9, 1e-3); /* the time of all lanes */
+    sample_free(&s);
+    for (uint32_t i = 0; i < r.n_records; i++)
+        r.records[i].lane = 0; /* overlapping: no lanes, an open loop */
+    assert_int_equal(sample_of(&r, &s, &err), WEIR_OK);
+    assert_true(s.open_loop);
+    uint8_t *w = calloc(s.n_units, 1);
+    memset(w, 1, s.n_units);
+    assert_true(isnan(sample_log(&s, find("tput_per_gpu"), w)));
+    assert_true(isfinite(sample_log(&s, find("p90_ttft"), w)));
+    free(w);
+    sample_free(&s);
+    run_free(&r);
+}
+
 static void repeats_alone_give_an_interval(void **state) {
     /* Hand-made: ln values 0 and 0.02 on each side, so s^2 = 0.0002, df = 2, t = 4.302653. */
     const struct metric *m[] = {find("tput_per_gpu")};
@@ -335,6 +367,7 @@ int main(void) {
         cmocka_unit_test(weights_count_like_copies),
         cmocka_unit_test(sessions_of_both_sides_cancel),
         cmocka_unit_test(a_seed_gives_the_same_intervals),
+        cmocka_unit_test(prompts_of_one_play_are_units_of_their_own),
         cmocka_unit_test(repeats_alone_give_an_interval),
         cmocka_unit_test(the_threshold_counts_at_its_edge),
         cmocka_unit_test(what_must_not_pass_fails_whatever_its_figures),

@@ -74,7 +74,8 @@ static void what_was_added_is_found_again(void **state) {
     assert_string_equal(json_string_value(json_array_get(r->warnings, 0)), "a \"quoted\" warning");
     assert_string_equal(json_string_value(json_object_get(r->configuration, "trace")), "s.jsonl");
     assert_string_equal(r->version, "framework_version=0.1");
-    /* A new version of the software is the same configuration. */
+    /* A new version of the software is the same configuration, also where an option named it. */
+    assert_null(json_object_get(r->configuration, "framework-version"));
     assert_string_equal(all[0].fingerprint, r->fingerprint);
     assert_string_equal(all[0].version, "framework_version=0.2");
     store_runs_free(all, n);

@@ -186,7 +186,10 @@ int program_setup(void **state) {
     /* Nothing of the caller's environment may pass for an option. */
     unsetenv("WEIR_MODEL");
     unsetenv("WEIR_CONFIG");
-    return mkdtemp(directory) ? 0 : -1;
+    if (!mkdtemp(directory))
+        return -1;
+    setenv("XDG_DATA_HOME", directory, 1); /* no test may write the user's run history */
+    return 0;
 }
 
 static void remove_tree(const char *path) {
