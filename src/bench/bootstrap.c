@@ -114,10 +114,19 @@ static uint32_t plays_of(const struct measured *runs, size_t n) {
     return most;
 }
 
+/* The first metric of the same statistic, of which this is the reciprocal; or itself. */
+static size_t twin_of(const struct metric *const *m, size_t k) {
+    for (size_t i = 0; i < k; i++)
+        if (m[i]->quantity == m[k]->quantity && m[k]->quantity < QUANTITY_LATENCIES &&
+            m[i]->statistic == m[k]->statistic && m[i]->reciprocal != m[k]->reciprocal)
+            return i;
+    return k;
+}
+
 /* What a draw adds to ln of the side's figure, for each metric: the mean over its runs. */
 static void side_shift(const struct metric *const *m, size_t n_m, const struct measured *runs,
                        size_t n, const struct bootstrap_options *o, uint64_t draw, uint8_t *weight,
-                       const double *plain, double *shift) {
+                       const double *plain, double *shift, double *now) {
     for (size_t k = 0; k < n_m; k++)
         shift[k] = 0;
     size_t used = 0;
@@ -126,8 +135,12 @@ static void side_shift(const struct metric *const *m, size_t n_m, const struct m
         if (!s)
             continue;
         weigh(s, o->seed, draw, weight);
-        for (size_t k = 0; k < n_m; k++)
-            shift[k] += sample_log(s, m[k], weight) - plain[i * n_m + k];
+        for (size_t k = 0; k < n_m; k++) {
+            /* Interactivity is the reciprocal of what the time between tokens has cost already. */
+            size_t twin = twin_of(m, k);
+            now[k] = twin < k ? -now[twin] : sample_log(s, m[k], weight);
+            shift[k] += now[k] - plain[i * n_m + k];
+        }
         used++;
     }
     for (size_t k = 0; k < n_m; k++)
@@ -198,7 +211,8 @@ weir_status bootstrap_ratios(const struct metric *const *m, size_t n_m, const st
     double *drawn = malloc((n_m * draws + 1) * sizeof *drawn);
     double *plain_a = calloc(n_a * n_m + 1, sizeof *plain_a);
     double *plain_b = calloc(n_b * n_m + 1, sizeof *plain_b);
-    double *shift = calloc(2 * n_m + 1, sizeof *shift), *value = calloc(n_runs + 1, sizeof *value);
+    double *shift = calloc(3 * n_m + 1, sizeof *shift), *now = shift ? shift + 2 * n_m : NULL;
+    double *value = calloc(n_runs + 1, sizeof *value);
     size_t *n_drawn = calloc(n_m + 1, sizeof *n_drawn);
     bool good = weight && drawn && plain_a && plain_b && shift && value && n_drawn;
     if (good && draws) {
@@ -206,8 +220,8 @@ weir_status bootstrap_ratios(const struct metric *const *m, size_t n_m, const st
         plain_logs(m, n_m, b, n_b, weight, plain_b);
     }
     for (size_t d = 0; good && d < draws; d++) {
-        side_shift(m, n_m, a, n_a, o, d, weight, plain_a, shift);
-        side_shift(m, n_m, b, n_b, o, d, weight, plain_b, shift + n_m);
+        side_shift(m, n_m, a, n_a, o, d, weight, plain_a, shift, now);
+        side_shift(m, n_m, b, n_b, o, d, weight, plain_b, shift + n_m, now);
         for (size_t k = 0; k < n_m; k++)
             if (isfinite(shift[n_m + k] - shift[k]))
                 drawn[k * draws + n_drawn[k]++] = shift[n_m + k] - shift[k];

@@ -67,20 +67,94 @@ static weir_status add_directory(struct compare_side *s, const char *path, weir_
     return status;
 }
 
-weir_status compare_side_add(struct compare_side *s, const char *paths, weir_error *err) {
+static void put_word(json_t *o, const char *key, const char *text) {
+    if (text[0])
+        json_object_set_new(o, key, json_string(text));
+}
+
+/* The point of a file: its only one, or the one of a concurrency. NULL: *err says why. */
+static const struct result_row *choose(const struct results *l, const char *file, double conc,
+                                       weir_error *err) {
+    const struct result_row *found = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++)
+        if (!(conc > 0) || l->row[i].conc == conc) {
+            found = &l->row[i];
+            n++;
+        }
+    if (n == 1)
+        return found;
+    if (n == 0 && conc > 0)
+        weir_fail(err, WEIR_BAD_FILE, file, "holds no point of concurrency %g", conc);
+    else
+        weir_fail(err, WEIR_BAD_FILE, file,
+                  "holds %zu points%s; a side is one: name its concurrency as FILE@N", n,
+                  conc > 0 ? " of this concurrency" : "");
+    return NULL;
+}
+
+static weir_status add_file(struct compare_side *s, const char *path, uint32_t gpus,
+                            weir_error *err) {
+    struct results l = {0};
+    char *file = strdup(path), *at = file ? strrchr(file, '@') : NULL;
+    double conc = NAN;
+    if (!file)
+        return weir_fail(err, WEIR_NO_MEMORY, path, "no memory");
+    if (at && at[1] && strspn(at + 1, "0123456789") == strlen(at + 1)) {
+        conc = strtod(at + 1, NULL);
+        *at = 0;
+    }
+    weir_status status = results_read(file, gpus, &l, err);
+    const struct result_row *row = status ? NULL : choose(&l, path, conc, err);
+    struct compare_run *c = row ? next_run(s, path, err) : NULL;
+    if (c) {
+        for (size_t i = 0; metric_at(i); i++)
+            c->value[i] = metric_of_result(metric_at(i), row);
+        c->is_foreign = c->valid = true;
+        c->invalid = json_array();
+        c->label = row->label[0] ? strdup(row->label) : NULL;
+        c->version = strdup("");
+        c->configuration = json_object();
+        put_word(c->configuration, "hardware", row->hardware);
+        put_word(c->configuration, "framework", row->framework);
+        put_word(c->configuration, "model", row->model);
+        put_word(c->configuration, "precision", row->precision);
+        put_word(c->configuration, "spec_decoding", row->spec);
+        if (row->conc > 0)
+            json_object_set_new(c->configuration, "concurrency",
+                                json_integer((json_int_t)row->conc));
+    } else if (!status) {
+        status = err->code;
+    }
+    results_free(&l);
+    free(file);
+    return status;
+}
+
+/* A path as it stands is a directory, or nothing at all: its own reader says what is wrong. */
+static bool is_file(const char *path) {
+    struct stat st;
+    const char *at = strrchr(path, '@');
+    char *before = at ? strndup(path, (size_t)(at - path)) : NULL;
+    bool file = (!stat(path, &st) || (before && !stat(before, &st))) && !S_ISDIR(st.st_mode);
+    free(before);
+    return file;
+}
+
+weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t gpus,
+                             weir_error *err) {
     if (!*paths)
         return weir_fail(err, WEIR_BAD_VALUE, "DIR", "is empty");
     for (const char *p = paths; *p;) {
         size_t n = strcspn(p, ",");
         char *one = strndup(p, n);
-        struct stat st;
         weir_status status;
         if (!one)
             return weir_fail(err, WEIR_NO_MEMORY, paths, "no memory");
         if (!n)
             status = weir_fail(err, WEIR_BAD_VALUE, paths, "has an empty name between commas");
-        else if (!stat(one, &st) && !S_ISDIR(st.st_mode))
-            status = weir_fail(err, WEIR_BAD_FILE, one, "is no directory of results");
+        else if (is_file(one))
+            status = add_file(s, one, gpus, err);
         else
             status = add_directory(s, one, err);
         free(one);
@@ -252,7 +326,8 @@ json_t *compare_differences(const struct compare_side *sides, size_t n) {
             bool differs = false;
             for (size_t k = 0; k < n; k++) {
                 const json_t *other = value_at(&sides[k], key);
-                differs = differs || !other || !json_equal(other, value);
+                bool silent = !other && sides[k].n && sides[k].run[0].is_foreign;
+                differs = differs || (!silent && (!other || !json_equal(other, value)));
             }
             if (!differs || configuration_is_incidental(key) || json_object_get(out, key))
                 continue;

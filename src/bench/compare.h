@@ -17,6 +17,7 @@ struct compare_run {
     double value[COMPARE_METRICS]; /* in the order of metric_at */
     struct sample sample;
     bool has_sample;
+    bool is_foreign; /* a file of another tool: nothing is known of its validity */
     bool valid, cancelled, scaled;
     int64_t started; /* Unix time in ns; 0: unknown */
 };
@@ -27,9 +28,12 @@ struct compare_side {
     size_t n;
 };
 
-/* Adds the result directories of "DIR" or "DIR,DIR,..." (no records: other tools' result files).
+/* Adds the result directories of "DIR" or "DIR,DIR,...". A file among them is another tool's result
+ * (trace/read_results.h): figures without records; of one that holds several points, FILE@N is the
+ * one of concurrency N. `gpus`: of files that do not say how many, 0: such are refused.
  * WEIR_BAD_FILE. */
-weir_status compare_side_add(struct compare_side *s, const char *paths, weir_error *err);
+weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t gpus,
+                             weir_error *err);
 /* Adds runs of the history; records are used where their files are still there. Takes nothing
  * over. */
 weir_status compare_side_add_history(struct compare_side *s, const struct store_run *runs, size_t n,
@@ -57,8 +61,8 @@ weir_status compare_noise(struct store *s, const struct compare_side *a,
                           const struct compare_side *b, const struct metric *const *m, size_t n_m,
                           struct run_noise *noise, weir_error *err);
 
-/* Keys whose values differ between sides, incidental ones left out: {key: [value of side 0, ...]},
- * null where absent. */
+/* Keys whose values differ between sides, incidental ones and those that a file of another tool
+ * does not tell left out: {key: [value of side 0, ...]}, null where absent. */
 json_t *compare_differences(const struct compare_side *sides, size_t n);
 
 /* Prints the table, side 0 against each other one; all[i * n_m + k] compares side i + 1. */

@@ -44,6 +44,8 @@ static void print_sides(FILE *out, const struct compare_side *sides, size_t n) {
                 fprintf(out, "   %s: was cancelled\n", r->path);
             json_array_foreach(r->invalid, j, reason)
                 fprintf(out, "   %s: not valid: %s\n", r->path, json_string_value(reason));
+            if (r->is_foreign)
+                fprintf(out, "   %s: figures alone, no records; validity unknown\n", r->path);
             if (r->scaled)
                 fprintf(out, "   %s: scaled replay, not comparable with unscaled ones\n", r->path);
         }
@@ -117,12 +119,12 @@ json_t *compare_side_json(const struct compare_side *s) {
     json_t *runs = json_array();
     for (size_t i = 0; i < s->n; i++) {
         const struct compare_run *r = &s->run[i];
-        json_array_append_new(runs,
-                              json_pack("{s:s, s:s?, s:s, s:s, s:b, s:b, s:b, s:b, s:O}", "path",
-                                        r->path, "label", r->label, "fingerprint", r->fingerprint,
-                                        "version", r->version ? r->version : "", "valid", r->valid,
-                                        "cancelled", r->cancelled, "scaled", r->scaled,
-                                        "has_records", r->has_sample, "invalid", r->invalid));
+        json_array_append_new(
+            runs, json_pack("{s:s, s:s?, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:O}", "path", r->path,
+                            "label", r->label, "fingerprint", r->fingerprint, "version",
+                            r->version ? r->version : "", "valid", r->valid, "cancelled",
+                            r->cancelled, "scaled", r->scaled, "has_records", r->has_sample,
+                            "foreign", r->is_foreign, "invalid", r->invalid));
     }
     return json_pack("{s:s, s:o}", "name", s->name, "runs", runs);
 }

@@ -51,7 +51,7 @@ static bool find_faults(struct gate *g, const struct compare_side *a, const stru
             if (!json_array_size(r->invalid))
                 good = fault(g, "%s: is not valid", r->path) && good;
         }
-        if (a->n && r->scaled != a->run[0].scaled)
+        if (a->n && !r->is_foreign && !a->run[0].is_foreign && r->scaled != a->run[0].scaled)
             good = fault(g, "%s: is %sscaled and the baseline is %s", r->path,
                          r->scaled ? "" : "not ", a->run[0].scaled ? "" : "not") &&
                    good;

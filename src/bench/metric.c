@@ -79,6 +79,33 @@ double metric_of_summary(const struct metric *m, const struct run_summary *s) {
     return isfinite(v) && v > 0 ? v : NAN;
 }
 
+static double statistic_in(const double *v, int statistic) {
+    switch (statistic) {
+    case METRIC_MEAN: return v[STATISTIC_MEAN];
+    case 50: return v[STATISTIC_MEDIAN];
+    case 75: return v[STATISTIC_P75];
+    case 90: return v[STATISTIC_P90];
+    case 95: return v[STATISTIC_P95];
+    default: return v[STATISTIC_P99];
+    }
+}
+
+double metric_of_result(const struct metric *m, const struct result_row *row) {
+    double v = NAN;
+    switch (m->quantity) {
+    case QUANTITY_TTFT: v = statistic_in(row->ttft, m->statistic); break;
+    /* A call's mean gap: what other tools call ITL may be the gaps of all chunks. */
+    case QUANTITY_ITL:
+        v = statistic_in(m->reciprocal ? row->intvty : row->tpot, m->statistic);
+        break;
+    case QUANTITY_E2EL: v = statistic_in(row->e2el, m->statistic); break;
+    case QUANTITY_TOTAL: v = row->total_rate; break;
+    case QUANTITY_OUTPUT: v = row->out_rate; break;
+    case QUANTITY_INPUT: v = row->in_rate; break;
+    }
+    return isfinite(v) && v > 0 ? v : NAN;
+}
+
 double metric_of_row(const struct metric *m, const json_t *row) {
     const json_t *v = json_object_get(row, m->name);
     return json_is_number(v) && json_number_value(v) > 0 ? json_number_value(v) : NAN;

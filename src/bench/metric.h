@@ -2,7 +2,7 @@
 #ifndef WEIR_BENCH_METRIC_H
 #define WEIR_BENCH_METRIC_H
 
-#include "trace/run.h"
+#include "trace/read_results.h"
 
 enum quantity {
     QUANTITY_TTFT,
@@ -36,6 +36,8 @@ const struct metric *metric_of_gate(size_t i);
 
 /* NAN: the run has no such value. */
 double metric_of_summary(const struct metric *m, const struct run_summary *s);
+/* The same out of another tool's result. */
+double metric_of_result(const struct metric *m, const struct result_row *row);
 /* The same out of a flat row. */
 double metric_of_row(const struct metric *m, const json_t *row);
 /* Is `ratio` = candidate / baseline an improvement? By how many percent is it worse: negative where

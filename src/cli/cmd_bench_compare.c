@@ -5,6 +5,7 @@
 
 struct compare_args {
     struct option_list sides, baseline, candidate, metric;
+    uint32_t gpus;
     bool json;
     struct history_args history;
     struct statistics_args statistics;
@@ -27,6 +28,12 @@ static const struct option_spec compare_options[] = {
      .offset = offsetof(struct compare_args, metric),
      .help = "A figure to compare, such as p90_ttft; may be given several times. Without it: the "
              "usual ones."},
+    {.name = "gpus",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = offsetof(struct compare_args, gpus),
+     .max = 1048576,
+     .help = "GPUs behind results of other tools that do not say how many."},
     {.name = "json",
      .type = OPTION_FLAG,
      .offset = offsetof(struct compare_args, json),
@@ -39,13 +46,13 @@ static weir_status open_sides(const struct compare_args *a, struct compare_side 
     weir_status status = WEIR_OK;
     *n = 0;
     for (size_t i = 0; !status && i < a->baseline.n; i++)
-        status = compare_side_add(&side[0], a->baseline.item[i], err);
+        status = compare_side_add(&side[0], a->baseline.item[i], a->gpus, err);
     *n += a->baseline.n > 0;
     for (size_t i = 0; !status && i < a->candidate.n; i++)
-        status = compare_side_add(&side[*n], a->candidate.item[i], err);
+        status = compare_side_add(&side[*n], a->candidate.item[i], a->gpus, err);
     *n += a->candidate.n > 0;
     for (size_t i = 0; !status && i < a->sides.n; i++)
-        status = compare_side_add(&side[(*n)++], a->sides.item[i], err);
+        status = compare_side_add(&side[(*n)++], a->sides.item[i], a->gpus, err);
     if (!status && *n < 2)
         return weir_fail(err, WEIR_BAD_VALUE, "DIR",
                          "two sides are needed: weir bench compare A B, or --baseline A "
@@ -112,11 +119,15 @@ static const struct command_section compare_sections[] = {
      "a session as a whole, because its calls are not independent; a session that both sides "
      "played is drawn equally often for both. What differs from run to run is taken from repeats: "
      "those given, and those that the run history holds of the same configuration and version. "
-     "Without repeats the interval is that of the sessions alone, and the output says so."},
+     "Without repeats the interval is that of the sessions alone, and the output says so.\n\n"
+     "A file in place of a directory is another tool's result: an InferenceX aggregate, flat rows, "
+     "CSV, or the JSON of vLLM's bench serve; FILE@N is its point of concurrency N. It has no "
+     "records, so that only repeats can give an interval."},
     {"JSON",
      "{\"confidence\", \"seed\", \"draws\", \"sides\": [{\"name\", \"runs\": [{\"path\", "
      "\"label\", \"fingerprint\", \"version\", \"valid\", \"cancelled\", \"scaled\", "
-     "\"has_records\", \"invalid\"}]}], \"configuration_differences\": {KEY: [VALUE, ...]}, "
+     "\"has_records\", \"foreign\", \"invalid\"}]}], \"configuration_differences\": {KEY: [VALUE, "
+     "...]}, "
      "\"comparisons\": [{\"baseline\", \"candidate\", \"metrics\": {NAME: {\"unit\", "
      "\"higher_is_better\", \"baseline\", \"candidate\", \"ratio\", \"low\", \"high\", "
      "\"interval_from\", \"plays\", \"repeat_noise_percent\", \"verdict\"}}}]}. Unknown values "

@@ -10,7 +10,7 @@
 struct gate_args {
     struct option_list baseline, candidate, metric;
     char *baseline_label;
-    uint32_t last;
+    uint32_t last, gpus;
     double threshold;
     bool allow_invalid, json;
     struct history_args history;
@@ -62,6 +62,12 @@ static const struct option_spec gate_options[] = {
      .offset = offsetof(struct gate_args, allow_invalid),
      .help = "Let a run pass that breaks rules of publishing, such as one that was made short or "
              "scaled for a test. A cancelled one fails all the same."},
+    {.name = "gpus",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = offsetof(struct gate_args, gpus),
+     .max = 1048576,
+     .help = "GPUs behind results of other tools that do not say how many."},
     {.name = "json",
      .type = OPTION_FLAG,
      .offset = offsetof(struct gate_args, json),
@@ -175,9 +181,9 @@ static int run_gate(void *record, weir_error *err) {
     if (!status)
         status = history_args_open(&a->history, &history, err);
     for (size_t i = 0; !status && i < a->candidate.n; i++)
-        status = compare_side_add(&side[1], a->candidate.item[i], err);
+        status = compare_side_add(&side[1], a->candidate.item[i], a->gpus, err);
     for (size_t i = 0; !status && i < a->baseline.n; i++)
-        status = compare_side_add(&side[0], a->baseline.item[i], err);
+        status = compare_side_add(&side[0], a->baseline.item[i], a->gpus, err);
     if (!status && a->baseline_label)
         status = add_labelled(a, history, &side[1], &side[0], err);
     if (!status)

@@ -194,6 +194,40 @@ static void history_shows_what_a_new_version_brought(void **state) {
     assert_non_null(strstr(last_outcome()->out, "framework_version=0.18"));
 }
 
+static void files_of_other_tools_are_compared_by_their_figures(void **state) {
+    static const char vllm[] =
+        "{\"model_id\": \"m\", \"max_concurrency\": 16, \"duration\": 100, \"completed\": 50, "
+        "\"output_throughput\": 800, \"total_input_tokens\": 720000, \"total_output_tokens\": "
+        "80000, "
+        "\"total_token_throughput\": 8000, "
+        "\"median_ttft_ms\": 500, \"median_tpot_ms\": 20, \"median_itl_ms\": 99}";
+    static const char rows[] = "label,conc,tput_per_gpu,p90_ttft\nx,4,100,1\nx,8,200,2\n";
+    write_scratch("vllm.json", vllm, sizeof vllm - 1);
+    write_scratch("rows.csv", rows, sizeof rows - 1);
+    struct synthetic a = with(60, 1);
+    make("mine", &a, NULL, false);
+    json_t *o = run_json(NULL, "bench compare %/vllm.json %/mine --gpus 4 --no-history --json");
+    const json_t *m = metric(o, 0, "tput_per_gpu");
+    assert_float_equal(number(m, "baseline"), 2000, 1e-9);
+    assert_true(json_is_null(json_object_get(m, "low")));
+    assert_string_equal(json_string_value(json_object_get(m, "verdict")), "no interval");
+    /* Its TPOT is our ITL; its ITL pools the gaps of all chunks. */
+    assert_float_equal(number(metric(o, 0, "median_itl"), "baseline"), 0.02, 1e-12);
+    assert_null(json_object_get(json_object_get(o, "configuration_differences"), "trace"));
+    json_decref(o);
+    fails(1, "bench compare %/vllm.json %/mine --no-history", "vllm.json");
+    fails(1, "bench compare %/rows.csv %/mine --no-history", "holds 2 points");
+    fails(1, "bench compare %/rows.csv@5 %/mine --no-history", "no point of concurrency 5");
+    o = run_json(NULL, "bench compare %/rows.csv@8 %/rows.csv@4 --no-history --json");
+    assert_float_equal(number(metric(o, 0, "tput_per_gpu"), "ratio"), 0.5, 1e-12);
+    json_decref(o);
+    assert_int_equal(run(NULL, "bench gate --baseline %/rows.csv@8 --candidate %/rows.csv@4 "
+                               "--metric tput_per_gpu --no-history")
+                         ->status,
+                     1);
+    assert_non_null(strstr(last_outcome()->out, "without an interval"));
+}
+
 static void what_makes_no_sense_is_refused_by_one_line(void **state) {
     fails(2, "bench compare --no-history", "two sides are needed");
     fails(1, "bench compare %/nowhere %/nowhere --no-history", "nowhere");
@@ -213,6 +247,7 @@ int main(void) {
         cmocka_unit_test(the_gate_exits_1_and_names_what_regressed),
         cmocka_unit_test(the_gate_judges_against_the_history),
         cmocka_unit_test(history_shows_what_a_new_version_brought),
+        cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),
         cmocka_unit_test(what_makes_no_sense_is_refused_by_one_line),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);
