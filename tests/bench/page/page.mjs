@@ -167,6 +167,13 @@ await check('timelines open one by one', {}, async (page) => {
   assert.ok(await second.locator('svg').first().isVisible());
 });
 
+await check('a label of any length leaves the figures in sight', { viewport: { width: 390, height: 800 } }, async (page) => {
+  const cell = page.locator('#s-runs tbody th').first();
+  await cell.evaluate((c) => { c.lastChild.textContent = 'x'.repeat(300); });
+  assert.ok((await cell.boundingBox()).width <= 390 * 0.6);
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
+});
+
 for (const width of [390, 320])
   await check(`a phone of ${width} pixels sees the page without scrolling sideways`, { viewport: { width, height: 800 }, isMobile: true, hasTouch: true }, async (page) => {
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
