@@ -5,6 +5,8 @@
 #include "tests/bench/synthetic.h"
 
 #include <math.h>
+#include <signal.h>
+#include <unistd.h>
 
 static weir_error err;
 
@@ -194,6 +196,57 @@ static void history_shows_what_a_new_version_brought(void **state) {
     assert_non_null(strstr(last_outcome()->out, "framework_version=0.18"));
 }
 
+/* The address of a server that prints "ready: URL" to a file of the scratch directory. */
+static void wait_ready(const char *name, char *url, size_t cap) {
+    for (int i = 0; i < 300; i++) {
+        FILE *f = fopen(scratch(name), "r");
+        char line[256] = "";
+        bool got = f && fgets(line, sizeof line, f) && !strncmp(line, "ready: ", 7);
+        if (f)
+            fclose(f);
+        if (got) {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(url, cap, "%.200s", line + 7);
+            return;
+        }
+        usleep(100000);
+    }
+    fail_msg("the server did not become ready");
+}
+
+static void a_replay_joins_the_history_and_never_fails_by_it(void **state) {
+    char url[256], line[768];
+    pid_t server = start("serve --model @models/tiny-k3 --port 0", "served");
+    wait_ready("served", url, sizeof url);
+    static const char *const rest[] = {"--out %/w1 --history %/replays.db --label w",
+                                       "--out %/w2 --history %/replays.db --label w",
+                                       "--out %/w3 --no-history --label w",
+                                       "--out %/w4 --history %/text.db --label w"};
+    write_scratch("text.db", "this is no database, not at all, but only text\n", 47);
+    for (int i = 0; i < 4; i++) {
+        snprintf(
+            line, sizeof line,
+            "bench replay --url %s --random-input-len 60 --random-output-len 4 --num-prompts 6 "
+            "--concurrency 2 --once --unsafe-override --no-warmup %s",
+            url, rest[i]);
+        succeeds(NULL, line);
+        bool told = strstr(last_outcome()->err, "not in the history");
+        assert_int_equal(told, i == 3);
+        snprintf(line, sizeof line, "w%d/run.json", i + 1);
+        assert_int_equal(access(scratch(line), R_OK), 0);
+    }
+    assert_int_equal(finish(server, SIGTERM), 0);
+    json_t *o = run_json(NULL, "bench history --history %/replays.db --label w --json");
+    const json_t *series = json_object_get(o, "series");
+    assert_int_equal(json_array_size(series), 1);
+    const json_t *day = json_array_get(json_object_get(json_array_get(series, 0), "dates"), 0);
+    assert_int_equal(number(day, "runs"), 2); /* repeats: one configuration, one version */
+    json_decref(o);
+    o = run_json(NULL, "bench compare %/w1 %/w3 --history %/replays.db --json");
+    assert_int_equal(json_object_size(json_object_get(o, "configuration_differences")), 0);
+    json_decref(o);
+}
+
 static void files_of_other_tools_are_compared_by_their_figures(void **state) {
     static const char vllm[] =
         "{\"model_id\": \"m\", \"max_concurrency\": 16, \"duration\": 100, \"completed\": 50, "
@@ -247,6 +300,7 @@ int main(void) {
         cmocka_unit_test(the_gate_exits_1_and_names_what_regressed),
         cmocka_unit_test(the_gate_judges_against_the_history),
         cmocka_unit_test(history_shows_what_a_new_version_brought),
+        cmocka_unit_test(a_replay_joins_the_history_and_never_fails_by_it),
         cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),
         cmocka_unit_test(what_makes_no_sense_is_refused_by_one_line),
     };
