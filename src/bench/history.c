@@ -193,8 +193,11 @@ void history_print(FILE *out, const struct store_run *runs, size_t n, const stru
                 text_at(series, "hardware"), text_at(series, "framework"), text_at(series, "model"),
                 text_at(series, "precision"));
         fprintf(out, "  %-10s %4s", "date", "runs");
-        for (k = 0; k < n_m; k++)
-            fprintf(out, "  %*s %9s", width_of(m[k]), m[k]->name, "change");
+        for (k = 0; k < n_m; k++) {
+            fprintf(out, "%*s", 2 + width_of(m[k]) - (int)strlen(m[k]->name), "");
+            fputs(m[k]->name, out);
+            fprintf(out, " %9s", "change");
+        }
         fputs("  version\n", out);
         json_array_foreach(json_object_get(series, "dates"), k, line) print_line(out, line, m, n_m);
     }
