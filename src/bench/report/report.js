@@ -115,6 +115,15 @@
     svg.addEventListener('pointerleave', leave);
   }
 
+  // Browsers follow addresses of 2 MB at most; what an address of many runs holds is handed over as a file in memory.
+  for (const link of document.querySelectorAll('a[download]'))
+    link.addEventListener('click', () => {
+      const [, type, body] = /^data:([^;]*);base64,(.*)$/.exec(link.getAttribute('href')) ?? [];
+      if (body === undefined) return;
+      const bytes = Uint8Array.from(atob(body), (c) => c.charCodeAt(0));
+      link.href = URL.createObjectURL(new Blob([bytes], { type }));
+    });
+
   const boxes = [...document.querySelectorAll('[data-choose]')];
   const apply = () => {
     for (const box of boxes)

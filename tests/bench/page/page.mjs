@@ -26,7 +26,7 @@ async function check(name, { expected, ...options }, run) {
   const errors = [], requests = [];
   page.on('pageerror', (e) => errors.push(String(e)));
   page.on('console', (m) => { if (!expected?.test(m.text())) errors.push(m.text()); });
-  page.on('request', (r) => { if (r.url() !== url && !r.url().startsWith('data:')) requests.push(r.url()); });
+  page.on('request', (r) => { if (r.url() !== url && !/^(data|blob):/.test(r.url())) requests.push(r.url()); });
   try {
     await page.goto(url);
     await run(page);
@@ -157,6 +157,17 @@ await check('numbers can be downloaded', { acceptDownloads: true }, async (page)
       assert.equal(text.trim().split('\r\n').length, 14);
     }
   }
+});
+
+await check('numbers of any size can be downloaded', { acceptDownloads: true }, async (page) => {
+  await page.evaluate(() => document.getElementById('get-csv').setAttribute('href', `data:text/csv;base64,${btoa('x'.repeat(9e6))}`));
+  const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Numbers as CSV' }).click()]);
+  assert.equal(readFileSync(await download.path()).length, 9e6);
+});
+
+await check('numbers can be downloaded without script', { acceptDownloads: true, javaScriptEnabled: false }, async (page) => {
+  const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Numbers as JSON' }).click()]);
+  assert.equal(JSON.parse(readFileSync(await download.path(), 'utf8')).runs.length, 13);
 });
 
 await check('timelines open one by one', {}, async (page) => {
