@@ -315,6 +315,22 @@ static void prompts_of_one_play_are_units_of_their_own(void **state) {
     run_free(&r);
 }
 
+/* All plays are equally fast, some are long: throughput does not depend on which are drawn. */
+static void a_long_play_is_not_a_fast_one(void **state) {
+    struct sample_unit unit[6];
+    struct sample s = {.unit = unit, .n_units = 6};
+    uint8_t w[6];
+    for (uint32_t i = 0; i < 6; i++)
+        unit[i] = (struct sample_unit){.span = i + 1, .in = 90 * (i + 1), .out = 10 * (i + 1)};
+    for (int draw = 0; draw < 50; draw++) {
+        for (uint32_t i = 0; i < 6; i++)
+            w[i] = (uint8_t)((draw * 7 + (int)i * 5) % 4 + (i == 0));
+        assert_float_equal(sample_log(&s, find("tput_per_gpu"), w), log(100), 1e-12);
+        assert_float_equal(sample_log(&s, find("output_tput_per_gpu"), w), log(10), 1e-12);
+        assert_float_equal(sample_log(&s, find("input_tput_per_gpu"), w), log(90), 1e-12);
+    }
+}
+
 static void repeats_alone_give_an_interval(void **state) {
     /* Hand-made: ln values 0 and 0.02 on each side, so s^2 = 0.0002, df = 2, t = 4.302653. */
     const struct metric *m[] = {find("tput_per_gpu")};
@@ -368,6 +384,7 @@ int main(void) {
         cmocka_unit_test(sessions_of_both_sides_cancel),
         cmocka_unit_test(a_seed_gives_the_same_intervals),
         cmocka_unit_test(prompts_of_one_play_are_units_of_their_own),
+        cmocka_unit_test(a_long_play_is_not_a_fast_one),
         cmocka_unit_test(repeats_alone_give_an_interval),
         cmocka_unit_test(the_threshold_counts_at_its_edge),
         cmocka_unit_test(what_must_not_pass_fails_whatever_its_figures),
