@@ -158,6 +158,7 @@ static void tell_end(struct client *c, struct exchange *x, struct exchange_end *
     end->status = x->status;
     end->connections = (uint32_t)(made > 0 ? made : 0);
     end->resent = x->resent;
+    c->ended++;
     if (x->events.ended)
         x->events.ended(x->user, end, at);
     client_exchange_free(c, x);

@@ -55,6 +55,7 @@ struct client {
 
     struct exchange *exchanges;
     uint32_t n_streams, most_streams;
+    uint64_t ended; /* exchanges so far */
     CURL *idle[IDLE_HANDLES];
     size_t n_idle;
     struct reservoir turns;

@@ -8,6 +8,7 @@
 #include "bench/client_inside.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -109,6 +110,7 @@ weir_status client_watch(struct client *c, int fd, void (*ready)(void *user), vo
 weir_status client_open(const struct client_options *o, struct client **out, weir_error *err) {
     *out = NULL;
     const struct curl_api *api;
+    signal(SIGPIPE, SIG_IGN); /* a peer that is gone is an error of its call, not the end */
     weir_status s = curl_api_load(&api, err);
     if (s)
         return s;
@@ -227,6 +229,7 @@ static void kick(struct client *c) {
 
 int64_t client_turn(struct client *c, int64_t until) {
     struct epoll_event e[EVENTS];
+    uint64_t ended = c->ended;
     while (c->must_kick)
         kick(c);
     int64_t wake = c->curl_due < until ? c->curl_due : until;
@@ -236,9 +239,10 @@ int64_t client_turn(struct client *c, int64_t until) {
     int n = epoll_wait(c->poll, e, EVENTS, 0);
     c->turn++;
     if (n == 0) {
-        /* Nothing was waiting, so that all edges noted so far are of data already read. */
+        /* Nothing was waiting, so that all edges noted so far are of data already read. What ended
+         * above may have changed what the caller waits for: no waiting then. */
         c->turn++;
-        n = epoll_wait(c->poll, e, EVENTS, -1);
+        n = epoll_wait(c->poll, e, EVENTS, c->ended == ended ? -1 : 0);
     }
     int64_t now = client_now(), sockets = 0;
     look(c);
