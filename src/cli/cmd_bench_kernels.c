@@ -1,0 +1,252 @@
+/* cmd_bench_kernels.c: `weir bench kernels`: how near each operation comes to what the machine can
+ * do. */
+#include "base/cpu.h"
+#include "bench/kernels.h"
+#include "cli/command.h"
+#include "cli/io.h"
+#include "cli/progress.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct bench_kernels_args {
+    int device;
+    uint32_t threads;
+    char *filter, *isa, *baseline;
+    bool quick, list, small, json;
+};
+
+#define AT(FIELD) offsetof(struct bench_kernels_args, FIELD)
+static const struct option_spec bench_kernels_options[] = {
+    {.name = "device",
+     .value = "D",
+     .type = OPTION_CHOICE,
+     .offset = AT(device),
+     .choices = "cpu|cuda|hip",
+     .fallback = "cpu",
+     .offered = "cpu",
+     .refusal = "kernels of this device are not in the table of this version; use cpu",
+     .help = "Whose kernels."},
+    {.name = "threads",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = AT(threads),
+     .min = 0,
+     .max = 1024,
+     .fallback = "0",
+     .help = "Threads of the team, for kernels and roof alike; 0: one for each core."},
+    {.name = "filter",
+     .value = "F",
+     .type = OPTION_TEXT,
+     .offset = AT(filter),
+     .help = "Only cases whose name, shape and format contain one of these words, separated by "
+             "commas: kda_step, mxfp4, \"expert_w1 3072x3584 n=8\"; \"n=1 \" with a space is not "
+             "n=16."},
+    {.name = "isa",
+     .value = "NAME",
+     .type = OPTION_TEXT,
+     .offset = AT(isa),
+     .fallback = "fastest",
+     .help = "Whose code is measured: exact, portable, avx2, avx512, or fastest, what an engine on "
+             "this machine takes."},
+    {.name = "baseline",
+     .value = "NAME",
+     .type = OPTION_TEXT,
+     .offset = AT(baseline),
+     .help = "Measure another of these in turn with it and print how many times as long that "
+             "takes; fastest: whichever of the others is quickest in each case."},
+    {.name = "quick",
+     .type = OPTION_FLAG,
+     .offset = AT(quick),
+     .help = "Fewer samples, and without the cases that take seconds or gigabytes."},
+    {.name = "small",
+     .type = OPTION_FLAG,
+     .offset = AT(small),
+     .help = "The whole table at small shapes in a few seconds: for errors only, its times mean "
+             "nothing."},
+};
+static const struct option_spec bench_kernels_output[] = {
+    {.name = "list",
+     .type = OPTION_FLAG,
+     .offset = AT(list),
+     .help = "Measure nothing: print the cases with what they must move and compute, and how far "
+             "a result may lie from the exact one."},
+    {.name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "Print one JSON object."},
+};
+static const struct option_group bench_kernels_groups[] = {
+    {"What", bench_kernels_options, sizeof bench_kernels_options / sizeof bench_kernels_options[0],
+     0},
+    {"Output", bench_kernels_output, 2, 0},
+};
+
+/* ------------------------------------------------------------------------------------- printing
+ */
+
+static void print_head(bool baseline) {
+    printf("%-13s %-29s %-5s %11s %7s %8s %6s %-6s %8s%s\n", "kernel", "shape", "type", "us",
+           "GB/s", "GFLOP/s", "roof", "by", "error", baseline ? "  baseline" : "");
+}
+
+static void print_row(const struct kernel_row *r) {
+    if (r->skipped[0]) {
+        printf("%-13s %-29s %-5s skipped: %s\n", r->c.name, r->shape, kernel_dtype_name(r->c.dtype),
+               r->skipped);
+        return;
+    }
+    printf("%-13s %-29s %-5s %11.1f %7.1f %8.1f %5.1f%% %-6s %8.1e", r->c.name, r->shape,
+           kernel_dtype_name(r->c.dtype), r->main.us, r->main.gbps, r->main.gflops, 100 * r->share,
+           r->limit, r->error.rms);
+    if (r->base.variant)
+        printf("  %s %.2fx", r->base.variant, r->base.us / r->main.us);
+    printf("%s%s\n", r->busy ? "  busy" : "", r->exceeded ? "  WRONG" : "");
+}
+
+static void print_list(const char *filter) {
+    size_t n;
+    const struct kernel_case *c = kernel_table(&n);
+    char shape[96];
+    const char *last = "";
+    for (size_t i = 0; i < n; i++) {
+        if (!kernel_selected(&c[i], filter))
+            continue;
+        const struct kernel_limit *l = kernel_limit(c[i].bound, ARITHMETIC_F32);
+        uint32_t pairs = c[i].n * c[i].top_k;
+        struct kernel_cost k = kernel_cost(&c[i], pairs < c[i].count ? pairs : c[i].count);
+        if (strcmp(last, l->reason))
+            printf("error at most %.0e rms, %.0e largest: %s\n", l->rms, l->largest, l->reason);
+        last = l->reason;
+        printf("  %-13s %-29s %-5s reads %9.3f MB, changes %8.3f, writes %8.3f; %12.3f MFLOP%s\n",
+               c[i].name, kernel_shape(&c[i], shape, sizeof shape), kernel_dtype_name(c[i].dtype),
+               k.read_bytes / 1e6, k.modify_bytes / 1e6, k.write_bytes / 1e6, k.flops / 1e6,
+               c[i].slow ? "; not with --quick" : "");
+    }
+}
+
+struct watch {
+    bool json;
+    struct progress bar;
+};
+
+static void case_done(void *arg, const struct kernel_row *row, size_t done, size_t of) {
+    struct watch *w = arg;
+    if (row->exceeded)
+        fprintf(stderr,
+                "weir: %s %s: error %.2e rms (%.1e allowed), %.2e largest (%.1e allowed), %llu "
+                "wrong choices\n",
+                row->c.name, row->shape, row->error.rms, row->bound->rms, row->error.largest,
+                row->bound->largest, (unsigned long long)row->error.wrong);
+    if (w->json) {
+        w->bar.total = of;
+        progress_to(&w->bar, done);
+    } else {
+        print_row(row);
+        fflush(stdout);
+    }
+}
+
+static void print_end(const struct kernel_report *r) {
+    const struct roof *f = &r->roof;
+    printf("\nroof at %u threads: read %.1f, modify %.1f, copy %.1f GB/s of memory; %.0f GB/s of "
+           "cache; f32 %.0f",
+           r->threads, f->read, f->modify, f->copy, f->cache, f->peak[ARITHMETIC_F32]);
+    if (f->peak[ARITHMETIC_BF16] > 0)
+        printf(", bf16 %.0f", f->peak[ARITHMETIC_BF16]);
+    if (f->peak[ARITHMETIC_INT8] > 0)
+        printf(", int8 %.0f", f->peak[ARITHMETIC_INT8]);
+    printf(" GFLOP/s; a barrier %.2f us\n", r->barrier_us);
+}
+
+static int run_bench_kernels(void *record, weir_error *err) {
+    struct bench_kernels_args *a = record;
+    if (a->list) {
+        print_list(a->filter);
+        return 0;
+    }
+    const struct column *column = kernels_column(a->isa);
+    if (!column) {
+        char names[128];
+        weir_fail(err, WEIR_BAD_VALUE, "--isa", "'%.40s' is not on this machine: fastest, %s",
+                  a->isa, kernels_columns(names, sizeof names));
+        return command_exit_status(err);
+    }
+    struct watch watch = {.json = a->json};
+    struct kernel_options o = {.threads = a->threads ? a->threads : cpu_count(),
+                               .filter = a->filter,
+                               .column = column,
+                               .baseline = a->baseline,
+                               .quick = a->quick,
+                               .small = a->small,
+                               .done = case_done,
+                               .arg = &watch};
+    if (a->json)
+        progress_begin(&watch.bar, "kernels", 1);
+    else
+        print_head(a->baseline != NULL);
+    struct kernel_report report;
+    weir_status s = kernels_run(&o, &report, err);
+    if (a->json)
+        progress_end(&watch.bar);
+    if (s)
+        return command_exit_status(err);
+    char line[256];
+    if (*kernels_warning(&report, line, sizeof line))
+        fprintf(stderr, "weir: warning: %s\n", line);
+    if (a->json)
+        s = io_print_json(kernels_json(&report), err);
+    else
+        print_end(&report);
+    int status = s ? command_exit_status(err) : report.exceeded ? 1 : 0;
+    kernels_free(&report);
+    return status;
+}
+
+static const struct command_section bench_kernels_sections[] = {
+    {"DESCRIPTION",
+     "Runs the operations a step of Kimi K3 consists of, each at its true shape and through the "
+     "very code an engine runs, and says for each how long it takes, how near that is to what the "
+     "machine could do at best, and how far the result lies from the exact one.\n\n"
+     "The roof is measured by the same threads, from other buffers, before and after every sample: "
+     "bandwidth of reading, of changing in place and of copying, and the peak of multiply-adds in "
+     "registers (f32; with bf16 and int8 dot products where the processor has them). From these "
+     "and from what an operation must at least move and compute comes its least time; the share is "
+     "that time over the one measured, the median over samples, and \"by\" names what binds: read, "
+     "modify, copy, an arithmetic, or cache for operations on a few rows, whose data the operation "
+     "before has just written. Working sets are at least eight times the last cache and lie on "
+     "huge pages, except for those.\n\n"
+     "A case is marked busy when other processes or the hypervisor took processor time, or when "
+     "samples or roofs lie more than 15 % apart (quartiles); figures of a busy machine are not "
+     "worth comparing.\n\n"
+     "Exit status 1 when a result lies further from the exact one than the table allows; the row "
+     "says WRONG. --list shows the bounds and their reasons."},
+    {"JSON",
+     "{\"machine\": {\"model\", \"cores\", \"usable_cores\", \"threads\", \"isa\", \"extensions\", "
+     "\"kernel\", \"memory_bytes\", \"huge_pages\", \"caches\": [{\"level\", \"type\", \"bytes\", "
+     "\"shared_by\"}]}, \"roof\": {\"read_gbps\", \"modify_gbps\", \"copy_gbps\", \"cache_gbps\", "
+     "\"f32_gflops\", \"bf16_gflops\", \"int8_gflops\", \"buffer_bytes\", \"barrier_us\"}, "
+     "\"kernels\": [...], \"quiet\", \"idle_before\", \"idle_after\", \"exceeded\", "
+     "\"warnings\"}.\n\n"
+     "A kernel: {\"name\", \"shape\", \"dtype\", \"rows\", \"variant\", \"us\", \"gbps\", "
+     "\"gflops\", \"spread\", \"samples_us\", \"share_of_roof\", \"limit\", \"error\", "
+     "\"error_detail\": {\"rms\", \"largest\", \"values\", \"wrong_ids\", \"rms_bound\", "
+     "\"largest_bound\", \"reason\"}, \"exceeded\", \"busy\", \"idle\": {\"others_cores\", "
+     "\"stolen_cores\", \"seconds\"}, \"read_bytes\", \"modify_bytes\", \"write_bytes\", "
+     "\"cache_bytes\", \"flops\", \"working_set_bytes\", \"copies\", \"calls_per_sample\", "
+     "\"samples_share\", \"samples_roof\", \"baseline\": {\"variant\", \"us\", \"gbps\", "
+     "\"gflops\", \"spread\", \"samples_us\", \"times_as_fast\"}}. Errors are relative to the root "
+     "mean square of the exact results. A case that was not measured has \"skipped\", the reason, "
+     "behind its variant and nothing else. Bandwidths count what is changed in place twice."},
+    {"EXAMPLES", "  weir bench kernels --quick\n"
+                 "  weir bench kernels --threads 2 --filter expert_w1,trunk_in --json\n"
+                 "  weir bench kernels --filter kda_step --isa avx2 --baseline fastest"},
+};
+
+const struct command command_bench_kernels = {
+    .name = "bench kernels",
+    .synopsis = "[--device D] [--threads N] [--filter F] [--isa NAME] [--quick] [--json]",
+    .summary = "measure operations against the limits of the machine",
+    .options = {bench_kernels_groups, 2, NULL, 0, false},
+    .record_bytes = sizeof(struct bench_kernels_args),
+    .section = bench_kernels_sections,
+    .n_sections = sizeof bench_kernels_sections / sizeof bench_kernels_sections[0],
+    .run = run_bench_kernels,
+};
