@@ -204,11 +204,14 @@ void answer_feed(struct answer *a, int status, const char *bytes, size_t n, uint
         keep_body(a, bytes, n, ERROR_BODY_LIMIT);
         return;
     }
-    for (size_t i = 0; i < n && !a->first; i++)
-        if (!bytes[i] || !strchr(" \t\r\n", bytes[i]))
-            a->first = bytes[i] ? bytes[i] : '?';
+    /* Blanks in front are dropped, whichever way they were cut. */
+    for (; n > 0 && !a->first; bytes++, n--)
+        if (!*bytes || !strchr(" \t\r\n", *bytes)) {
+            a->first = *bytes ? *bytes : '?';
+            break;
+        }
     if (!a->first)
-        return; /* blank lines in front */
+        return;
     if (is_plain(a))
         keep_body(a, bytes, n, BODY_LIMIT);
     else if (!events_feed(&a->events, bytes, n, on_event, a))

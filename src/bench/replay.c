@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEFAULT_BUDGET = 256 << 20, UNKNOWN_LOW = 10000, UNKNOWN_HIGH = 30000 };
+enum { DEFAULT_BUDGET = 256 << 20, UNKNOWN_LOW = 10000, UNKNOWN_HIGH = 30000, MOST_FORESEEN = 64 };
 #define PROGRESS_EVERY 100000000 /* ns */
 #define STOP_EVERY     100000000
 
@@ -53,20 +53,6 @@ static weir_status choose_words(struct replay *r, weir_error *err) {
     return words_common(&r->maker.words, err);
 }
 
-/* Room for a time order and its inverse. */
-static weir_status order_requests(struct replay *r, weir_error *err) {
-    const struct trace *t = r->o->trace;
-    if (!r->o->open_loop)
-        return WEIR_OK;
-    r->order = trace_by_time(t);
-    r->place = malloc(t->n_requests * sizeof *r->place);
-    if (!r->order || !r->place)
-        return weir_fail(err, WEIR_NO_MEMORY, "trace", "no memory for its order");
-    for (uint32_t i = 0; i < t->n_requests; i++)
-        r->place[r->order[i]] = i;
-    return WEIR_OK;
-}
-
 static void copy_identity(struct replay *r) {
     struct run *run = r->run;
     struct run_subject *s = &run->subject;
@@ -108,8 +94,6 @@ static weir_status open_all(struct replay *r, weir_error *err) {
     if (!s)
         s = choose_words(r, err);
     if (!s)
-        s = order_requests(r, err);
-    if (!s)
         s = composer_open(&r->maker, o->body_budget ? o->body_budget : DEFAULT_BUDGET, &r->composer,
                           err);
     if (!s)
@@ -120,6 +104,9 @@ static weir_status open_all(struct replay *r, weir_error *err) {
     if (!s)
         s = o->open_loop ? schedule_arrivals(o->tree, &o->arrivals, now, &r->schedule, err)
                          : schedule_lanes(o->tree, &o->lanes, now, &r->schedule, err);
+    r->foreseen = o->open_loop || o->lanes.lanes > MOST_FORESEEN ? MOST_FORESEEN : o->lanes.lanes;
+    if (!s)
+        replay_look_ahead(r, 0);
     return s;
 }
 
@@ -297,8 +284,6 @@ weir_status replay_run(const struct replay_options *o, struct run *run, weir_err
     probe_free(&r.probe);
     words_free(&r.maker.words);
     text_free(&r.scrape.text);
-    free(r.order);
-    free(r.place);
     free(r.late);
     return s;
 }

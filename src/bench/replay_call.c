@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { AHEAD_OPEN = 8, FAILURES_IN_A_ROW = 64 };
+enum { FAILURES_IN_A_ROW = 64 };
 
 static struct call_record *record_of(struct flight_http *f) {
     return &f->r->run->records[f->record];
@@ -20,22 +20,19 @@ static bool is_live_history(const struct replay *r) {
     return r->o->trace->format == TRACE_MULTI_TURN && !r->o->open_loop && !r->o->lanes.share;
 }
 
+void replay_look_ahead(struct replay *r, uint64_t from) {
+    struct call next;
+    for (uint64_t i = from; i < r->foreseen && schedule_upcoming(r->schedule, i, &next); i++)
+        if (!is_live_history(r))
+            composer_ahead(r->composer, &next, NULL);
+}
+
 /* Bodies of what will follow this call. With live answers in them they must wait for its end. */
 static void compose_ahead(struct flight_http *f) {
     struct replay *r = f->r;
     struct call next;
-    if (r->o->open_loop) {
-        next = f->call;
-        uint32_t at = r->place[f->call.request], n = r->o->trace->n_requests;
-        for (uint32_t i = 1; i <= AHEAD_OPEN && at + i < n; i++) {
-            next.request = r->order[at + i];
-            const struct trace_request *a = &r->o->trace->requests[next.request];
-            const struct trace_request *b = &r->o->trace->requests[f->call.request];
-            if (r->o->trace->sessions[a->session].space == r->o->trace->sessions[b->session].space)
-                composer_ahead(r->composer, &next, NULL);
-        }
+    if (r->o->open_loop)
         return;
-    }
     if (schedule_following(r->schedule, f->call.ticket, &next)) {
         composer_ahead(r->composer, &next, f->talk);
         /* The last warm-up call is followed by one of full length, and does not know it. */
@@ -349,6 +346,9 @@ static void send(struct flight_http *f) {
     }
     if (!is_live_history(r))
         compose_ahead(f);
+    /* A play has begun: one more has come into sight. */
+    if (r->o->open_loop || (f->call.root && f->call.turn == 0))
+        replay_look_ahead(r, r->foreseen - 1);
 }
 
 void replay_begin(struct replay *r, const struct call *call, int64_t now) {

@@ -60,8 +60,7 @@ struct replay {
     struct id_set ids;
     struct oddities odd;
 
-    /* The open loop sends the requests of a trace by their time: what comes is known. */
-    uint32_t *order, *place; /* place: of each request in the order */
+    uint64_t foreseen; /* plays that are foreseen, open loop: calls */
 
     struct {
         struct text text;
@@ -78,6 +77,8 @@ struct replay {
 /* replay_call.c */
 /* Sends a call that is due, or ends it at once where it is too long. */
 void replay_begin(struct replay *r, const struct call *call, int64_t now);
+/* Has the bodies composed with which the plays begin that are to come, from number `from` on. */
+void replay_look_ahead(struct replay *r, uint64_t from);
 /* Sends those whose bodies have become ready. */
 void replay_send_composed(struct replay *r);
 void replay_cancel_all(struct replay *r);

@@ -49,6 +49,13 @@ static bool is_full(const struct open_loop *x) {
     return x->o.most && x->s.in_flight >= x->o.most;
 }
 
+/* Play of arrival `i`: its pass through the trace, and its name space. */
+static uint64_t play_of(const struct open_loop *x, uint64_t i) {
+    const struct trace *t = x->s.tree->trace;
+    const struct trace_request *r = &t->requests[x->order[i % t->n_requests]];
+    return i / t->n_requests * x->n_spaces + t->sessions[r->session].space;
+}
+
 static bool open_next(struct schedule *s, int64_t now, struct call *out) {
     struct open_loop *x = open_loop_of(s);
     const struct trace *t = s->tree->trace;
@@ -56,10 +63,9 @@ static bool open_next(struct schedule *s, int64_t now, struct call *out) {
         return false;
     uint32_t request = x->order[x->sent % t->n_requests];
     const struct trace_request *r = &t->requests[request];
-    uint64_t pass = x->sent / t->n_requests;
     struct call call = {
         .phase = PHASE_PROFILING,
-        .play = pass * x->n_spaces + t->sessions[r->session].space,
+        .play = play_of(x, x->sent),
         .request = request,
         .chain = TREE_NONE,
         .root = r->agent < 0,
@@ -84,6 +90,17 @@ static bool open_following(const struct schedule *s, const struct flight *f, str
     return false; /* nothing follows from a call's end */
 }
 
+static bool open_upcoming(const struct schedule *s, uint64_t ahead, struct call *out) {
+    const struct open_loop *x = (const struct open_loop *)s;
+    const struct trace *t = s->tree->trace;
+    uint64_t i = x->sent + ahead;
+    if (i >= x->calls)
+        return false;
+    uint32_t request = x->order[i % t->n_requests];
+    *out = (struct call){.phase = PHASE_PROFILING, .play = play_of(x, i), .request = request};
+    return true;
+}
+
 static int64_t open_timer(const struct schedule *s) {
     const struct open_loop *x = (const struct open_loop *)s;
     return is_full(x) ? INT64_MAX : x->start + x->next_at;
@@ -97,7 +114,7 @@ static void open_free(struct schedule *s) {
 }
 
 static const struct schedule_kind open_kind = {
-    open_next, open_done, open_following, open_timer, schedule_in_flight, open_free,
+    open_next, open_done, open_following, open_upcoming, open_timer, schedule_in_flight, open_free,
 };
 
 static weir_status check(const struct tree *t, const struct arrivals_options *o, weir_error *err) {

@@ -126,11 +126,14 @@ static void enter_midway(struct closed_loop *x, uint32_t lane) {
     }
 }
 
-static bool next_session(struct closed_loop *x, uint32_t *session) {
-    if (x->o.once && x->taken >= x->n_order)
+/* Session and play that are given to a lane as number `i` of all. */
+static bool session_at(const struct closed_loop *x, uint64_t i, uint32_t *session, uint64_t *play) {
+    if (x->o.once && i >= x->n_order)
         return false;
-    *session = x->order[x->taken % x->n_order];
-    x->taken++;
+    *session = x->order[i % x->n_order];
+    *play = i;
+    if (x->o.share)
+        *play = i / x->n_order * x->n_spaces + x->s.tree->trace->sessions[*session].space;
     return true;
 }
 
@@ -139,8 +142,10 @@ static void begin_play(struct closed_loop *x, uint32_t lane, bool midway, int64_
     struct lane *l = &x->lane[lane];
     l->session = TREE_NONE;
     uint32_t session;
-    if (!next_session(x, &session))
+    uint64_t play;
+    if (!session_at(x, x->taken, &session, &play))
         return;
+    x->taken++;
     const struct tree_session *t = &x->s.tree->sessions[session];
     if (t->n_chains > l->room) {
         struct strand *more = realloc(l->strand, t->n_chains * sizeof *more);
@@ -154,9 +159,7 @@ static void begin_play(struct closed_loop *x, uint32_t lane, bool midway, int64_
     memset(l->strand, 0, t->n_chains * sizeof *l->strand);
     l->session = session;
     l->left = t->n_chains;
-    l->play = x->taken - 1;
-    if (x->o.share)
-        l->play = l->play / x->n_order * x->n_spaces + x->s.tree->trace->sessions[session].space;
+    l->play = play;
     x->alive++;
     if (midway && chain_of(x, l, 0)->n_calls > 1)
         enter_midway(x, lane);
@@ -310,6 +313,17 @@ static bool lanes_following(const struct schedule *s, const struct flight *f, st
     return true;
 }
 
+static bool lanes_upcoming(const struct schedule *s, uint64_t ahead, struct call *out) {
+    const struct closed_loop *x = (const struct closed_loop *)s;
+    const struct tree *t = s->tree;
+    uint32_t session;
+    *out = (struct call){.phase = PHASE_PROFILING};
+    if (!session_at(x, x->taken + ahead, &session, &out->play))
+        return false;
+    call_describe(t, t->chains[t->sessions[session].first_chain].first, out);
+    return true;
+}
+
 static int64_t lanes_timer(const struct schedule *s) {
     return s->n_timers ? s->timer[0].at : INT64_MAX;
 }
@@ -328,7 +342,7 @@ static void lanes_free(struct schedule *s) {
 }
 
 static const struct schedule_kind lanes_kind = {
-    lanes_next, lanes_done, lanes_following, lanes_timer, lanes_alive, lanes_free,
+    lanes_next, lanes_done, lanes_following, lanes_upcoming, lanes_timer, lanes_alive, lanes_free,
 };
 
 /* -------------------------------------------------------------------------------------- opening */

@@ -91,6 +91,10 @@ bool schedule_following(const struct schedule *s, uint32_t ticket, struct call *
     return sends(s) && s->kind->following(s, &s->flight[ticket], out);
 }
 
+bool schedule_upcoming(const struct schedule *s, uint64_t ahead, struct call *out) {
+    return sends(s) && s->kind->upcoming(s, ahead, out);
+}
+
 int64_t schedule_wake(struct schedule *s, int64_t now) {
     if (!sends(s))
         return INT64_MAX;

@@ -85,6 +85,9 @@ bool schedule_next(struct schedule *s, int64_t now, struct call *out);
 /* The call that follows the running `ticket` in its chain and play, so that its prompt can be made
  * ready; `due` is not set. */
 bool schedule_following(const struct schedule *s, uint32_t ticket, struct call *out);
+/* The first call of the play that will begin next, or after `ahead` others: request and play alone
+ * are set. Open loop: the calls that arrive next. False: none will. */
+bool schedule_upcoming(const struct schedule *s, uint64_t ahead, struct call *out);
 void schedule_done(struct schedule *s, uint32_t ticket, int64_t now, enum call_end how);
 /* When to ask again though no call has ended; INT64_MAX: never. Moves timers where nothing is in
  * flight and the next is further away than the system's idle cap. */

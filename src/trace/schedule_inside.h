@@ -25,6 +25,7 @@ struct schedule_kind {
     bool (*next)(struct schedule *s, int64_t now, struct call *out);
     void (*done)(struct schedule *s, const struct flight *f, int64_t now, enum call_end how);
     bool (*following)(const struct schedule *s, const struct flight *f, struct call *out);
+    bool (*upcoming)(const struct schedule *s, uint64_t ahead, struct call *out);
     int64_t (*timer)(const struct schedule *s); /* of the next call; INT64_MAX: none */
     uint32_t (*alive)(const struct schedule *s);
     void (*free)(struct schedule *s);

@@ -513,6 +513,48 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
     trace_free(&t);
 }
 
+/* What is foreseen before anything is sent is what plays then begin with, in that order. */
+static void what_begins_next_is_known_before(void **state) {
+    enum { AHEAD = 12 };
+    static const char text[] = SESSION("a", CALL(0, 1, "") "," CALL(2, 1, ""))
+        SESSION("b", CALL(0, 1, "")) SESSION("c", CALL(0, 3, "") "," CALL(4, 1, ""));
+    for (int share = 0; share < 2; share++) {
+        struct setup x;
+        struct call seen[AHEAD], none;
+        open_setup(&x, text);
+        x.o.lanes = 2;
+        x.o.once = false;
+        x.o.share = share;
+        x.o.duration = 60 * SEC;
+        assert_int_equal(schedule_lanes(&x.tree, &x.o, 0, &x.s, NULL), WEIR_OK);
+        for (uint64_t i = 0; i < AHEAD; i++)
+            assert_true(schedule_upcoming(x.s, i, &seen[i]));
+        play_schedule(x.s, 0, INT64_MAX, serve, &x.server, &x.log);
+        uint32_t begun = 0;
+        for (uint32_t i = 0; i < x.log.n && begun < AHEAD + 2; i++) {
+            const struct call *c = &x.log.sent[i].call;
+            if (c->turn != 0)
+                continue;
+            if (begun >= 2) { /* the first two had begun with the schedule */
+                assert_int_equal(c->request, seen[begun - 2].request);
+                assert_int_equal(c->play, seen[begun - 2].play);
+            }
+            begun++;
+        }
+        assert_int_equal(begun, AHEAD + 2);
+        assert_false(schedule_upcoming(x.s, 0, &none)); /* it has ended */
+        close_setup(&x);
+    }
+    struct setup x;
+    struct call c;
+    open_setup(&x, text);
+    x.o.lanes = 2;
+    assert_int_equal(schedule_lanes(&x.tree, &x.o, 0, &x.s, NULL), WEIR_OK);
+    assert_true(schedule_upcoming(x.s, 0, &c));
+    assert_false(schedule_upcoming(x.s, 1, &c)); /* each is played once, and there are three */
+    close_setup(&x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(WE1_each_call_is_sent_one_wait_behind_the_end_of_the_one_before),
@@ -532,6 +574,7 @@ int main(void) {
         cmocka_unit_test(a_root_call_that_fails_in_the_warmup_ends_the_run),
         cmocka_unit_test(stopping_sends_nothing_more),
         cmocka_unit_test(what_follows_a_call_is_known_while_it_runs),
+        cmocka_unit_test(what_begins_next_is_known_before),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
