@@ -116,6 +116,7 @@ typedef struct weir_params {
     const uint32_t *scripted_steps;
     size_t n_scripted_steps;
     const char *cache_salt; /* NULL: the common space */
+    const char *name;       /* what logs call the request; NULL: a number */
 } weir_params;
 
 weir_params weir_params_default(void);

@@ -65,6 +65,13 @@ struct slot_tag {
     bool written;
 };
 
+/* Remembers what was given up, to tell it from what never was: one place for each of many keys, the
+ * last one counts. */
+struct evicted_keys {
+    uint64_t *place; /* [mask + 1] */
+    size_t mask;
+};
+
 /* How a class of states has fared: how many entered it and how many of those were resumed from. */
 struct class_record {
     double entered, resumed;
@@ -92,6 +99,7 @@ struct node_table {
     uint32_t n_pages_idle, n_slots_idle; /* lengths of the lists */
     uint32_t rederive_blocks;
     struct node_counts counts;
+    struct evicted_keys gone_pages, gone_states;
 };
 
 bool node_table_open(struct node_table *t, uint32_t pages, uint32_t slots,
@@ -137,6 +145,8 @@ static inline uint32_t node_pages_available(const struct node_table *t) {
 static inline uint32_t node_slots_available(const struct node_table *t) {
     return t->slots.n_free + t->n_slots_idle;
 }
+/* Was content of this key given up, as far as is remembered? */
+bool node_was_evicted(const struct evicted_keys *e, const struct cache_key *key);
 /* Gives up all that is idle, or the states alone. */
 void node_evict_all(struct node_table *t, bool states_only);
 

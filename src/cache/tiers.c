@@ -63,6 +63,9 @@ struct cache_load {
     uint32_t *probe_positions;
     uint32_t position;
     uint32_t tokens[TIER_KINDS];
+    enum tier_kind state_from; /* TIER_KINDS: the device */
+    enum tier_result trouble;  /* the first that a move met */
+    enum tier_kind trouble_in;
     struct cache_load *next;
 };
 
@@ -369,6 +372,7 @@ static void start_moving(struct cache_tiers *t, struct cache_load *l) {
         finish_load(t, l, true);
         return;
     }
+    l->state_from = (enum tier_kind)state;
     for (int k = 0; k < TIER_KINDS; k++) {
         struct tier_move *m = &l->move[k];
         if (m->n_pages + m->n_states == 0)
@@ -417,14 +421,20 @@ static void count_load(struct cache_tiers *t, struct tier *tier, const struct ti
 }
 
 /* Returns whether a request that waits has its answer. */
-static bool load_move_ended(struct cache_tiers *t, struct tier *tier, const struct tier_move *m) {
+static bool load_move_ended(struct cache_tiers *t, struct tier *tier, struct tier_move *m) {
     struct cache_load *l = m->owner;
     bool waited = !l->ended && !l->given_up && l->stage != LOAD_DONE;
     l->n_open--;
+    if (m->result != TIER_OK && l->trouble == TIER_OK) {
+        l->trouble = m->result;
+        l->trouble_in = tier->kind;
+    }
     if (m->task == TIER_PROBE) {
+        m->n_pages = m->n_states = 0; /* what slowest goes by */
         if (l->n_open == 0 && waited)
             start_moving(t, l);
     } else {
+        m->n_pages = m->n_states = 0;
         count_load(t, tier, m);
         l->failed |= m->result != TIER_OK;
         if (l->n_open == 0) {
@@ -500,9 +510,26 @@ bool cache_load_done(const struct cache_load *l) {
     return l->stage == LOAD_DONE || l->given_up;
 }
 
-void cache_load_tokens(const struct cache_load *l, uint32_t tokens[TIER_KINDS]) {
-    for (int k = 0; k < TIER_KINDS; k++)
-        tokens[k] = l->failed || l->stage != LOAD_DONE ? 0 : l->tokens[k];
+/* Where a load that a request lost patience with hangs: its first tier that has yet to answer. */
+static enum tier_kind slowest(const struct cache_load *l) {
+    for (int k = TIER_KINDS - 1; k > 0; k--)
+        if (l->move[k].n_pages + l->move[k].n_states > 0)
+            return (enum tier_kind)k;
+    return TIER_HOST;
+}
+
+void cache_load_result(const struct cache_load *l, struct cache_fetched *out) {
+    *out = (struct cache_fetched){
+        .state_from = TIER_KINDS, .trouble = l->trouble, .trouble_in = l->trouble_in};
+    if (l->stage != LOAD_DONE && l->trouble == TIER_OK) {
+        out->trouble = TIER_FAILED;
+        out->trouble_in = slowest(l);
+    }
+    if (l->failed || l->stage != LOAD_DONE)
+        return;
+    out->position = l->position;
+    out->state_from = l->state_from;
+    memcpy(out->tokens, l->tokens, sizeof out->tokens);
 }
 
 void cache_load_end(struct cache_tiers *t, struct cache_load *l) {

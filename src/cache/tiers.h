@@ -25,8 +25,15 @@ struct cache_load *cache_fetch(struct cache_tiers *t, const struct cache_lease *
 /* Has it come to an end, one way or the other? What arrived is on the device and is found by
  * cache_match. */
 bool cache_load_done(const struct cache_load *l);
-/* Tokens that came from each tier, 0 on failure. */
-void cache_load_tokens(const struct cache_load *l, uint32_t tokens[TIER_KINDS]);
+/* What a load has brought. */
+struct cache_fetched {
+    uint32_t position;           /* tokens before the state; 0: nothing came */
+    uint32_t tokens[TIER_KINDS]; /* of its history, those that came from each tier */
+    enum tier_kind state_from;   /* TIER_KINDS: the state was on the device */
+    enum tier_result trouble;    /* TIER_OK: none; else why `trouble_in` did not give what it had */
+    enum tier_kind trouble_in;
+};
+void cache_load_result(const struct cache_load *l, struct cache_fetched *out);
 /* The request waits no longer. What is under way goes on by itself. */
 void cache_load_end(struct cache_tiers *t, struct cache_load *l);
 

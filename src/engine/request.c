@@ -232,6 +232,8 @@ static void place_all(struct layout *l, struct weir_request *r, const struct req
     if (a->prompt_top >= 0)
         r->prompt_scores = take(l, a->n_prompt - 1, sizeof *r->prompt_scores);
     place_rules(l, r, limits, p);
+    if (p->name)
+        r->name = take_copy(l, p->name, strlen(p->name) + 1, 1);
 }
 
 static uint32_t longest_step(const weir_params *p) {

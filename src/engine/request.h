@@ -54,7 +54,7 @@ struct request_run {
     uint32_t preemptions, cached;
     struct cache_load *load;      /* what it waits for while parked, NULL: a running request */
     uint32_t fetches;             /* times the tiers were asked for it */
-    uint32_t fetched[TIER_KINDS]; /* tokens that came from each */
+    struct cache_fetched fetched; /* what the last of these brought */
     double scheduled, first_token, last_token;
     weir_finish finish;
     weir_status error;
@@ -77,6 +77,7 @@ struct request_public {
 struct weir_request {
     struct weir_engine *engine;
     void *user;
+    const char *name; /* for logs, NULL: it goes by its number */
     struct request_ask ask;
     struct request_run run;
     struct request_public pub;

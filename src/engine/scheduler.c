@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/cache_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,16 @@ static void parked_remove(struct scheduler *s, struct weir_request *r) {
     r->run.load = NULL;
 }
 
+/* What went wrong the first time is remembered: it says why the second try brought less. */
+static void take_result(struct weir_request *r) {
+    const struct cache_fetched before = r->run.fetched;
+    cache_load_result(r->run.load, &r->run.fetched);
+    if (before.trouble == TIER_OK)
+        return;
+    r->run.fetched.trouble = before.trouble;
+    r->run.fetched.trouble_in = before.trouble_in;
+}
+
 /* Those whose wait is over wait for admission again, at their old place in order. */
 static void unpark(struct scheduler *s) {
     for (uint32_t i = 0; i < s->n_parked;) {
@@ -110,7 +121,7 @@ static void unpark(struct scheduler *s) {
             continue;
         }
         if (r->run.load)
-            cache_load_tokens(r->run.load, r->run.fetched);
+            take_result(r);
         parked_remove(s, r);
         scheduler_add(s, r);
     }
@@ -280,42 +291,20 @@ static uint32_t resume_limit(const struct weir_request *r) {
 
 static void count_hit(struct scheduler *s, struct weir_request *r) {
     const struct cache_lease *lease = &r->run.lease;
-    uint32_t left = lease->resume;
+    const struct cache_fetched *f = &r->run.fetched;
     s->queried_tokens += r->ask.n_prompt;
     s->cached_tokens += lease->resume;
     s->stateless_tokens += lease->matched - lease->resume;
-    for (int k = 0; k < TIER_KINDS; k++) {
-        uint32_t part = r->run.fetched[k] < left ? r->run.fetched[k] : left;
-        r->run.fetched[k] = part;
-        s->fetched_tokens[k] += part;
-        left -= part;
-    }
+    /* The state decides, as the rarer part: a prompt may resume from another one than was fetched.
+     */
+    if (f->state_from < TIER_KINDS && f->position == lease->resume)
+        s->tier_tokens[f->state_from] += lease->resume;
 }
 
-static void log_hit(const struct weir_request *r) {
-    static const char *const tier[TIER_KINDS] = {"host", "disk", "remote"};
-    const struct cache_lease *lease = &r->run.lease;
-    const char *why = "that is all but the rest of a block";
-    char from[96] = "";
-    uint32_t device = lease->resume;
-    if (resume_limit(r) + 1 < request_known(r) &&
-        lease->resume == resume_limit(r) / PAGE_TOKENS * PAGE_TOKENS)
-        why = "the prompt's logprobs are wanted";
-    else if (lease->resume < lease->matched)
-        why = "no state was kept further on";
-    else if (lease->matched < (request_known(r) - 1) / PAGE_TOKENS * PAGE_TOKENS)
-        why = "no history is known further on";
-    for (int k = 0; k < TIER_KINDS; k++)
-        if (r->run.fetched[k]) {
-            size_t n = strlen(from);
-            snprintf(from + n, sizeof from - n, ", %" PRIu32 " from %s", r->run.fetched[k],
-                     tier[k]);
-            device -= r->run.fetched[k];
-        }
-    log_line(LOG_INFO,
-             "cache: request %" PRIu64 ": prompt %" PRIu32 ", history to %" PRIu32
-             ", resumes at %" PRIu32 ": %" PRIu32 " from device%s; %s",
-             r->ask.arrival, r->ask.n_prompt, lease->matched, lease->resume, device, from, why);
+static void log_hit(const struct scheduler *s, const struct weir_request *r) {
+    char line[CACHE_LINE_BYTES];
+    cache_line(s->index, r, resume_limit(r), line);
+    log_line(LOG_INFO, "%s", line);
 }
 
 static void admit(struct scheduler *s, struct weir_request *r) {
@@ -332,7 +321,7 @@ static void admit(struct scheduler *s, struct weir_request *r) {
     r->run.cached = r->run.lease.resume;
     count_hit(s, r);
     if (s->limits.log_cache)
-        log_hit(r);
+        log_hit(s, r);
 }
 
 /* A request asks the tiers when it first comes up, and once more in case that came to nothing. */

@@ -35,9 +35,9 @@ struct scheduler {
     bool wants_rest; /* memory may have to be taken from a request: plan again with no step in
                         flight */
     uint64_t preemptions, queried_tokens, cached_tokens;
-    uint64_t fetched_tokens[TIER_KINDS]; /* part of cached_tokens */
-    uint64_t stateless_tokens;           /* history matched, but no state: computed again */
-    double now;                          /* of the step being planned */
+    uint64_t tier_tokens[TIER_KINDS]; /* of cached_tokens: the state came from there */
+    uint64_t stateless_tokens;        /* history matched, but no state: computed again */
+    double now;                       /* of the step being planned */
 };
 
 bool scheduler_open(struct scheduler *s, const struct scheduler_limits *limits,

@@ -54,8 +54,8 @@ void engine_count(weir_engine *e) {
     t->queried_tokens = s->queried_tokens;
     t->cached_tokens = t->sourced_tokens[WEIR_DEVICE] = s->cached_tokens;
     for (int k = 0; k < TIER_KINDS; k++) {
-        t->sourced_tokens[k + 1] = s->fetched_tokens[k];
-        t->sourced_tokens[WEIR_DEVICE] -= s->fetched_tokens[k];
+        t->sourced_tokens[k + 1] = s->tier_tokens[k];
+        t->sourced_tokens[WEIR_DEVICE] -= s->tier_tokens[k];
     }
     t->stateless_tokens = s->stateless_tokens;
     for (int i = 0; i < CHECKPOINT_REASONS; i++) {

@@ -419,6 +419,8 @@ static struct api_choice *new_choice(const struct api_run *run, const struct api
     return api_choice_new(&o);
 }
 
+enum { MOST_NAME = 256 }; /* of a request in logs */
+
 static bool submit_choice(struct api_run *run, size_t i, struct api_error *e) {
     struct run_choice *rc = &run->choices[i];
     rc->run = run;
@@ -431,6 +433,12 @@ static bool submit_choice(struct api_run *run, size_t i, struct api_error *e) {
      * first event of a stream with echo cannot wait for another choice. */
     if (params.choice > 0 && !run->sampling->stream)
         params.prompt_logprobs = -1;
+    /* Tied to the answer: its id and, where there are several, the choice's index. */
+    char name[MOST_NAME];
+    int end = snprintf(name, sizeof name, "%s", run->id);
+    if (run->n_choices > 1 && end < MOST_NAME)
+        snprintf(name + end, sizeof name - (size_t)end, " choice %zu", i);
+    params.name = name;
     weir_error err = {0};
     weir_status st =
         weir_submit(run->job.api->engine, prompt->ids, prompt->n, &params, rc, &rc->request, &err);

@@ -60,8 +60,8 @@ static uint64_t left(uint64_t whole, uint64_t part) {
 static void write_tokens(FILE *out, const struct metrics *m, const weir_stats *s) {
     const char *name = "weir_prompt_tokens_by_source_total";
     metrics_family(out, name, "counter",
-                   "Prompt tokens at first admission, by where their state was: in the device "
-                   "pools, in a tier, or computed because it was nowhere.");
+                   "Prompt tokens at first admission, by where the state was that they resumed "
+                   "from: in the device pools, in a tier, or computed because it was nowhere.");
     for (int i = 0; i < WEIR_SOURCES; i++)
         if (i == WEIR_DEVICE || s->tier[i].open)
             sample(out, m, name, (double)s->sourced_tokens[i], "source", source_names[i], NULL);

@@ -119,7 +119,7 @@ static void F051_history_without_a_state_is_not_fetched(void **state) {
 
 static void the_largest_complete_pair_is_fetched(void **state) {
     struct world w;
-    uint32_t tokens[TIER_KINDS];
+    struct cache_fetched got;
     open_world(&w);
     w.f.pages = 5;
     w.f.state = 128;
@@ -132,8 +132,11 @@ static void the_largest_complete_pair_is_fetched(void **state) {
     end_all(&w.f, TIER_OK);
     assert_true(cache_tiers_round(w.t));
     assert_true(cache_load_done(l));
-    cache_load_tokens(l, tokens);
-    assert_int_equal(tokens[TIER_HOST], 128);
+    cache_load_result(l, &got);
+    assert_int_equal(got.position, 128);
+    assert_int_equal(got.tokens[TIER_HOST], 128);
+    assert_int_equal(got.state_from, TIER_HOST);
+    assert_int_equal(got.trouble, TIER_OK);
     cache_load_end(w.t, l);
     assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
     assert_int_equal(w.l.resume, 128);
