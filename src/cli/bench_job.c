@@ -186,15 +186,25 @@ static void release_signals(void) {
 
 /* ------------------------------------------------------------------------------------- running */
 
+/* A bar where the end is known. */
+static void draw_bar(const struct replay_progress *p, char *out, size_t cap) {
+    enum { CELLS = 16 };
+    char cells[CELLS + 1] = "";
+    double part = p->seconds / (p->seconds + p->left);
+    for (int i = 0; i < CELLS; i++)
+        cells[i] = i < (int)(part * CELLS) ? '#' : '.';
+    snprintf(out, cap, " [%s] %.0f s left", cells, p->left);
+}
+
 static void show(void *user, const struct replay_progress *p) {
-    char left[40] = "";
-    if (isfinite(p->left))
-        snprintf(left, sizeof left, ", %.0f s left", p->left);
+    char bar[64] = "";
+    if (isfinite(p->left) && p->seconds + p->left > 0)
+        draw_bar(p, bar, sizeof bar);
     fprintf(stderr,
-            "\r%s %.0f s: %u alive, %u in flight, %" PRIu64 " done, %" PRIu64
-            " failed, %.0f tokens/s%s\x1b[K",
-            phase_name(p->phase), p->seconds, p->alive, p->in_flight, p->done, p->failed,
-            p->tokens_per_second, left);
+            "\r%s%s: %u alive, %u in flight, %" PRIu64 " done, %" PRIu64
+            " failed, %.0f tokens/s\x1b[K",
+            phase_name(p->phase), bar, p->alive, p->in_flight, p->done, p->failed,
+            p->tokens_per_second);
     fflush(stderr);
 }
 
