@@ -89,8 +89,10 @@ static struct tier_move *disk_collect(struct tier *t) {
     bool fresh;
     if (disk_mover_reopened(&d->mover, &fresh)) {
         d->reopening = false;
-        if (fresh)
+        if (fresh) {
             shelf_forget(d->shelf);
+            d->lane.began++;
+        }
     }
     double now = clock_seconds();
     pthread_mutex_lock(&d->lane.lock);
@@ -118,11 +120,14 @@ static void disk_usage(const struct tier *t, struct tier_usage *out) {
     struct disk_tier *d = disk_of((struct tier *)(uintptr_t)t);
     shelf_tell(d->shelf, out);
     out->damaged = d->lane.damaged;
+    out->lost = d->lane.lost;
+    out->began = d->lane.began;
     out->up = disk_mover_may(&d->mover, DISK_WRITE) && disk_mover_may(&d->mover, DISK_READ);
 }
 
 static uint64_t disk_reset(struct tier *t) {
     struct disk_tier *d = disk_of(t);
+    d->lane.began++;
     struct disk_notes *notes = malloc(sizeof *notes);
     if (notes) {
         /* What is under way gets its generation later than this and so survives. */

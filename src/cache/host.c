@@ -104,10 +104,13 @@ static void host_usage(const struct tier *t, struct tier_usage *out) {
     const struct host_tier *h = (const struct host_tier *)(const void *)t;
     shelf_tell(h->shelf, out);
     out->damaged = h->lane.damaged;
+    out->lost = h->lane.lost;
+    out->began = h->lane.began;
     out->up = true;
 }
 
 static uint64_t host_reset(struct tier *t) {
+    host_of(t)->lane.began++;
     return shelf_reset(host_of(t)->shelf);
 }
 

@@ -37,6 +37,8 @@ struct cache_node {
     uint64_t state_used; /* tick of its last use */
     bool fresh;          /* in the list of states that lower tiers have yet to be offered */
     struct cache_node *next_fresh;
+    uint64_t offered;   /* what those had lost, in all, when they were offered it */
+    double offer_again; /* see offer.c */
 
     /* Promises of running sequences. */
     uint32_t pending;  /* leases that will publish this block */

@@ -45,7 +45,7 @@ const struct remote_limits remote_limits_usual = {.connect_seconds = 2,
                                                   .pause_most_seconds = 30,
                                                   .known = 262144,
                                                   .stores = 32,
-                                                  .touch_seconds = 60};
+                                                  .touch_seconds = 10};
 
 struct queue {
     struct tier_move *first, *last;
@@ -77,7 +77,8 @@ struct remote {
     uint32_t running[TIER_PROBE + 1];
     bool closing;
     struct remote_known *known;
-    bool own_only;                /* there was a reset: load nothing that was not stored since */
+    bool own_only; /* there was a reset: load nothing that was not stored since */
+    uint64_t resets;
     uint64_t evicted[2], damaged; /* pages, states */
     struct remote_name touch[TOUCHES];
     uint32_t touch_first, touches;
@@ -126,10 +127,17 @@ static uint32_t names_of(const struct tier_move *m) {
     return m->n_pages + m->n_states;
 }
 
+/* Does the store write this one? */
+static bool writes(const struct tier_move *m, uint32_t i) {
+    return i >= m->n_pages || m->pages[i] >= 0;
+}
+
 /* What was being written becomes present or is forgotten. */
 static void know_stored(struct remote *r, const struct tier_move *m, bool stored) {
     for (uint32_t i = 0; i < names_of(m); i++) {
         const struct remote_name name = name_of(m, i);
+        if (!writes(m, i))
+            continue;
         if (stored)
             remote_known_set(r->known, &name, TIER_PRESENT);
         else if (remote_known_get(r->known, &name) == TIER_COMING)
@@ -152,6 +160,18 @@ static void learn(void *arg, const struct remote_name *names, const bool *presen
             r->evicted[names[i].position != 0]++;
         }
     }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Those that are not whole are gone; of the others nothing new is said. */
+static void learn_gone(void *arg, const struct remote_name *names, const bool *whole, uint32_t n) {
+    struct remote *r = ((struct worker *)arg)->r;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < n; i++)
+        if (!whole[i] && remote_known_get(r->known, &names[i]) == TIER_PRESENT) {
+            remote_known_set(r->known, &names[i], TIER_ABSENT);
+            r->evicted[names[i].position != 0]++;
+        }
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -479,7 +499,7 @@ static void remote_submit(struct tier *t, struct tier_move *m) {
     if (waits) {
         for (uint32_t i = 0; m->task == TIER_STORE && i < names_of(m); i++) {
             const struct remote_name name = name_of(m, i);
-            if (remote_known_get(r->known, &name) == TIER_ABSENT)
+            if (writes(m, i) && remote_known_get(r->known, &name) == TIER_ABSENT)
                 remote_known_set(r->known, &name, TIER_COMING);
         }
         append(&r->waiting[m->task], m);
@@ -528,6 +548,7 @@ static void remote_usage(const struct tier *t, struct tier_usage *out) {
     *out = (struct tier_usage){.pages_evicted = r->evicted[0],
                                .states_evicted = r->evicted[1],
                                .damaged = r->damaged,
+                               .began = r->era + r->resets,
                                .up = r->up};
     remote_known_count(r->known, &out->pages, &out->states);
     pthread_mutex_unlock(&r->lock);
@@ -545,6 +566,7 @@ static uint64_t remote_reset(struct tier *t) {
                  "is there stays for others",
                  r->address.label);
     r->own_only = true;
+    r->resets++;
     pthread_mutex_unlock(&r->lock);
     return n;
 }
@@ -624,6 +646,7 @@ static struct remote *make_remote(const struct tier_setup *s, const struct remot
                                          .move_seconds = limits->move_seconds,
                                          .bytes_per_second = limits->bytes_per_second,
                                          .learn = learn,
+                                         .learn_gone = learn_gone,
                                          .arg = w};
         ok = remote_mover_make(&w->mover, &r->stop_ns) && ok;
     }

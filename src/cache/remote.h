@@ -13,10 +13,11 @@ struct remote_limits {
     double pause_seconds, pause_most_seconds;
     uint32_t known;         /* records that are remembered, pages and states together */
     uint32_t stores;        /* stores that may wait; more are declined: they pin device memory */
-    uint32_t touch_seconds; /* the server is told of a record's use at most this often */
+    uint32_t touch_seconds; /* the server is told of a record's use at most this often, and asked in
+                               the same breath whether it still has it */
 };
 
-/* 2 s, 10 s, 16 MB/s, 1 s to 30 s, 262144 records (16 MiB), 32 stores, 60 s. */
+/* 2 s, 10 s, 16 MB/s, 1 s to 30 s, 262144 records (16 MiB), 32 stores, 10 s. */
 extern const struct remote_limits remote_limits_usual;
 
 weir_status remote_open(const struct tier_setup *s, const char *url,

@@ -58,7 +58,10 @@ static struct remote_value item_value(const struct remote_mover *v, const struct
 uint64_t remote_move_bytes(const struct tier_setup *s, const struct tier_move *m) {
     if (m->task == TIER_PROBE)
         return 0;
-    return (uint64_t)m->n_pages * s->shape->page_bytes + m->n_states * record_state_bytes(s->shape);
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < m->n_pages; i++)
+        pages += m->pages[i] >= 0;
+    return pages * s->shape->page_bytes + m->n_states * record_state_bytes(s->shape);
 }
 
 void remote_mover_name(const struct remote_mover *v, char out[REMOTE_NAME_BYTES]) {
@@ -186,25 +189,39 @@ enum tier_result remote_move_probe(struct remote_mover *v, const struct tier_mov
     return learn_all(v, m) ? TIER_OK : TIER_FAILED;
 }
 
+/* Touches the batch; whole[of[i]] becomes false where value i is not there. */
+static bool touch_batch(struct remote_mover *v, uint32_t n, const uint32_t *of, bool *whole) {
+    long long answer[REMOTE_BATCH];
+    if (!ask(v, "TOUCH", n, answer))
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (answer[i] == 0) /* -1: a server that does not know the command */
+            whole[of[i]] = false;
+    return true;
+}
+
 void remote_move_touch(struct remote_mover *v, const struct remote_name *names, uint32_t n) {
     begin(v, NULL);
-    long long answer[REMOTE_BATCH];
-    uint32_t filled = 0;
+    bool whole[REMOTE_BATCH];
+    uint32_t of[REMOTE_BATCH], filled = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t position = names[i].position;
         const uint32_t values = position ? 1 + v->setup->shape->layers : 1;
+        whole[i] = true;
         for (uint32_t k = 0; k < values; k++) {
+            of[filled] = i;
             v->batch[filled++] = position == 0 ? page_value(v, &names[i].key)
                                  : k == 0      ? manifest_value(v, &names[i].key, position)
                                                : layer_value(v, &names[i].key, position, k - 1);
             if (filled == REMOTE_BATCH) {
-                if (!ask(v, "TOUCH", filled, answer))
+                if (!touch_batch(v, filled, of, whole))
                     return;
                 filled = 0;
             }
         }
     }
-    ask(v, "TOUCH", filled, answer);
+    if (touch_batch(v, filled, of, whole))
+        v->learn_gone(v->arg, names, whole, n);
 }
 
 /* --- store ------------------------------------------------------------------------------------ */
@@ -259,17 +276,21 @@ static bool put(struct remote_mover *v, const struct remote_value *value, const 
 }
 
 static bool store_pages(struct remote_mover *v, struct tier_move *m, bool all) {
-    for (uint32_t from = 0; from < m->n_pages; from += REMOTE_BATCH) {
-        const uint32_t left = m->n_pages - from, n = left < REMOTE_BATCH ? left : REMOTE_BATCH;
+    for (uint32_t next = 0; next < m->n_pages;) {
         bool present[REMOTE_BATCH] = {false};
-        for (uint32_t i = 0; i < n; i++)
-            v->batch[i] = page_value(v, &m->page_keys[from + i]);
-        if (!all && !ask_present(v, n, present))
+        int32_t page[REMOTE_BATCH];
+        uint32_t n = 0;
+        for (; next < m->n_pages && n < REMOTE_BATCH; next++) {
+            if (m->pages[next] < 0)
+                continue;
+            page[n] = m->pages[next];
+            v->batch[n++] = page_value(v, &m->page_keys[next]);
+        }
+        if (n > 0 && !all && !ask_present(v, n, present))
             return false;
         uint64_t sum, moved = 0;
         for (uint32_t i = 0; i < n && v->trouble == REMOTE_FINE; i++)
-            if (!present[i] &&
-                put(v, &v->batch[i], record_page(v->setup->store, m->pages[from + i]), &sum))
+            if (!present[i] && put(v, &v->batch[i], record_page(v->setup->store, page[i]), &sum))
                 moved += v->batch[i].payload_bytes;
         if (!confirm_all(v))
             return false;

@@ -28,6 +28,9 @@ struct remote_mover {
     const struct tier_setup *setup;
     double move_seconds, bytes_per_second; /* a move may take move_seconds + bytes / rate */
     void (*learn)(void *arg, const struct remote_name *names, const bool *present, uint32_t n);
+    /* Likewise, of records said to be used: those that are not whole are gone, the others as
+     * before. */
+    void (*learn_gone)(void *arg, const struct remote_name *names, const bool *whole, uint32_t n);
     void *arg;
     struct remote_link link;
     /* Set by a move. */
@@ -55,7 +58,7 @@ enum tier_result remote_move_store(struct remote_mover *v, struct tier_move *m, 
 /* Bytes reach a page or slot only after their checksums have been found right. */
 enum tier_result remote_move_load(struct remote_mover *v, struct tier_move *m);
 enum tier_result remote_move_probe(struct remote_mover *v, const struct tier_move *m);
-/* Tells the server that n records, at most REMOTE_BATCH, were used. */
+/* Tells the server that n records, at most REMOTE_BATCH, were used, and learns which are gone. */
 void remote_move_touch(struct remote_mover *v, const struct remote_name *names, uint32_t n);
 
 #endif

@@ -21,21 +21,32 @@ static void part_of(struct shelf_part *p, struct shelf_record *r, int32_t id, bo
                              .record = r};
 }
 
-static enum tier_result open_part(struct shelf *s, struct shelf_job *job, enum tier_task task,
+/* Part i of the move is `p` of the job; its record, where there is one, is pinned already. */
+static enum tier_result open_part(struct shelf *s, struct shelf_part *p, enum tier_task task,
                                   enum shelf_kind kind, const struct cache_key *key,
                                   uint32_t position, int32_t id) {
-    struct shelf_record *r = shelf_find(s, kind, key, position);
+    struct shelf_record *r = p->record;
     bool moving = task == TIER_LOAD || !r;
     if (task == TIER_LOAD && (!r || r->presence != TIER_PRESENT))
         return TIER_GONE;
-    if (r)
-        shelf_pin(r);
-    else
+    if (!r && id >= 0) /* -1: was to be here */
         r = shelf_take(s, kind, key, position);
     if (!r)
         return TIER_DECLINED;
-    part_of(&job->parts[job->n_parts++], r, id, moving);
+    part_of(p, r, id, moving);
     return TIER_OK;
+}
+
+/* Before any is taken: one that makes room must not find the others of its unit unpinned. */
+static void pin_all(struct shelf *s, const struct tier_move *m, struct shelf_part *parts) {
+    for (uint32_t i = 0; i < m->n_pages + m->n_states; i++) {
+        bool page = i < m->n_pages;
+        uint32_t k = page ? 0 : i - m->n_pages;
+        parts[i].record = page ? shelf_find(s, SHELF_PAGE, &m->page_keys[i], 0)
+                               : shelf_find(s, SHELF_STATE, &m->state_keys[k], m->positions[k]);
+        if (parts[i].record)
+            shelf_pin(parts[i].record);
+    }
 }
 
 static bool draw_give_back(struct shelf *s, struct shelf_job *job) {
@@ -64,7 +75,7 @@ void shelf_job_free(struct shelf_job *job) {
 }
 
 /* Back to how it was, but for what was evicted. */
-static void job_undo(struct shelf *s, struct shelf_job *job, enum tier_task task) {
+static void job_undo(struct shelf *s, struct shelf_job *job, enum tier_task task, uint32_t n) {
     for (uint32_t i = 0; i < job->n_give_back; i++)
         shelf_keep_leaving(s, job->give_back[i].kind, job->give_back[i].place);
     for (uint32_t i = 0; i < job->n_parts; i++) {
@@ -73,6 +84,9 @@ static void job_undo(struct shelf *s, struct shelf_job *job, enum tier_task task
             shelf_lose(s, p->record);
         shelf_unpin(s, p->record);
     }
+    for (uint32_t i = job->n_parts; i < n; i++) /* not come to */
+        if (job->parts[i].record)
+            shelf_unpin(s, job->parts[i].record);
     shelf_job_free(job);
 }
 
@@ -91,11 +105,17 @@ static enum tier_result job_open(struct shelf *s, struct tier_move *m, struct sh
     job->task = m->task;
     job->began = clock_seconds();
     enum tier_result result = TIER_OK;
-    for (uint32_t i = 0; i < m->n_pages && result == TIER_OK; i++)
-        result = open_part(s, job, m->task, SHELF_PAGE, &m->page_keys[i], 0, m->pages[i]);
-    for (uint32_t i = 0; i < m->n_states && result == TIER_OK; i++)
-        result = open_part(s, job, m->task, SHELF_STATE, &m->state_keys[i], m->positions[i],
-                           m->slots[i]);
+    pin_all(s, m, job->parts);
+    for (uint32_t i = 0; i < m->n_pages && result == TIER_OK; i++) {
+        result =
+            open_part(s, &job->parts[i], m->task, SHELF_PAGE, &m->page_keys[i], 0, m->pages[i]);
+        job->n_parts += result == TIER_OK;
+    }
+    for (uint32_t i = 0; i < m->n_states && result == TIER_OK; i++) {
+        result = open_part(s, &job->parts[m->n_pages + i], m->task, SHELF_STATE, &m->state_keys[i],
+                           m->positions[i], m->slots[i]);
+        job->n_parts += result == TIER_OK;
+    }
     for (uint32_t i = 0; i < job->n_parts; i++)
         if (job->parts[i].moving)
             job->bytes += shelf_record_bytes(s, job->parts[i].kind);
@@ -103,7 +123,7 @@ static enum tier_result job_open(struct shelf *s, struct tier_move *m, struct sh
     if (result == TIER_OK && moving && m->task == TIER_STORE && !draw_give_back(s, job))
         result = TIER_DECLINED;
     if (result != TIER_OK || !moving) {
-        job_undo(s, job, m->task);
+        job_undo(s, job, m->task, m->n_pages + m->n_states);
         return result;
     }
     shelf_use(s, m->page_keys, m->n_pages, m->n_states ? m->state_keys : NULL, false);
@@ -146,7 +166,8 @@ static void job_close(struct shelf_lane *l, struct shelf *s, struct shelf_job *j
             else
                 shelf_lose(s, p->record);
         } else if (p->moving && p->outcome != TIER_OK) { /* unreadable: let it be stored anew */
-            l->damaged += p->outcome == TIER_DAMAGED && p->record->presence == TIER_PRESENT;
+            if (p->record->presence == TIER_PRESENT)
+                ++*(p->outcome == TIER_DAMAGED ? &l->damaged : &l->lost);
             shelf_lose(s, p->record);
         }
         shelf_unpin(s, p->record);

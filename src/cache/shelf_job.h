@@ -60,7 +60,9 @@ struct shelf_lane {
     struct tier_move **ended_end;
     bool closing;
     uint32_t open;    /* jobs not yet collected; likewise */
-    uint64_t damaged; /* records dropped; likewise */
+    uint64_t damaged; /* records dropped because they were wrong; likewise */
+    uint64_t lost;    /* or unreadable; likewise */
+    uint64_t began;   /* resets and new beginnings, counted by the owner; likewise */
     uint64_t most_storing_bytes;
     uint64_t storing_bytes; /* of stores not yet collected; likewise */
     void (*notify)(void *arg);

@@ -48,8 +48,10 @@ struct tier_move {
     enum tier_task task;
     uint32_t n_pages;
     const struct cache_key *page_keys; /* [n_pages] */
-    const int32_t *pages;              /* [n_pages] device pages; PROBE: NULL */
-    uint32_t n_states;                 /* LOAD, STORE: at most 1; PROBE: any */
+    const int32_t *pages; /* [n_pages] device pages; PROBE: NULL. STORE: -1 for one that
+                             the tier holds or is getting, named because the rest is of
+                             no use without it */
+    uint32_t n_states;    /* LOAD, STORE: at most 1; PROBE: any */
     const struct cache_key *state_keys;
     const uint32_t *positions; /* tokens before each state */
     const int32_t *slots;      /* device slots; PROBE: NULL */
@@ -66,6 +68,8 @@ struct tier_usage {
     uint64_t pages, states;           /* records present */
     uint64_t pages_evicted, states_evicted;
     uint64_t damaged; /* records dropped because their bytes were wrong */
+    uint64_t lost;    /* records dropped because they could not be read */
+    uint64_t began;   /* how often it came up, was reset or lost everything at once */
     bool up;          /* false: off for now, moves are declined */
 };
 

@@ -1,17 +1,16 @@
-/* tiers.c: offering published states downwards and fetching units upwards. Called by engine/
- * between steps.
+/* tiers.c: fetching units upwards, and the rounds in which moves end. Called by engine/ between
+ * steps; what goes downwards is offer.c.
  *
- * Offering: a state goes to every tier that lacks it, with all of its history that the tier lacks;
- * the sources stay pinned until the move has ended. Fetching: the largest prefix for which every
- * block and the state at its end are somewhere, device included; each piece comes from the fastest
- * tier that has it, and nothing is published before all of it has arrived.
+ * Fetching: the largest prefix for which every block and the state at its end are somewhere, device
+ * included; each piece comes from the fastest tier that has it, and nothing is published before all
+ * of it has arrived.
  *
  * Invariant that bites: targets are nobody's but the move's until it was collected, even when the
  * request that wanted them is gone or has lost patience. */
 #include "cache/tiers.h"
 
 #include "base/clock.h"
-#include "cache/index_inside.h"
+#include "cache/tiers_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,22 +20,8 @@
  * PATIENCE_BYTES. */
 enum { PATIENCE_SECONDS = 10, PATIENCE_BYTES = 100 << 20 };
 
-/* Stores may pin this part of the pages (1/n) at most; beyond it states are not offered. */
-enum { STORE_PIN_SHARE = 4 };
-
 /* Where block or state comes from. */
 enum { FROM_DEVICE = TIER_KINDS, FROM_NOWHERE };
-
-struct store {
-    struct tier_move move;
-    struct cache_node **nodes; /* [n_nodes] pinned pages, */
-    struct cache_key *keys;    /* their keys */
-    int32_t *pages;            /* and ids */
-    uint32_t n_nodes;
-    struct cache_node *state; /* pinned state */
-    uint32_t position;
-    int32_t slot;
-};
 
 enum load_stage { LOAD_PROBING, LOAD_MOVING, LOAD_DONE };
 
@@ -69,14 +54,6 @@ struct cache_load {
     struct cache_load *next;
 };
 
-struct cache_tiers {
-    struct cache_index *index;
-    struct tier *tier[TIER_KINDS]; /* by kind, NULL: none */
-    struct cache_tier_counts counts[TIER_KINDS];
-    struct cache_load *loads; /* not freed yet */
-    uint32_t moving, pages_in_stores;
-};
-
 /* --------------------------------------------------------------------------------- opening */
 
 struct cache_tiers *cache_tiers_open(struct cache_index *x, struct tier *const *tiers, uint32_t n) {
@@ -95,118 +72,6 @@ struct cache_tiers *cache_tiers_open(struct cache_index *x, struct tier *const *
         t->counts[k].kind = (enum tier_kind)k;
     x->has_tiers = true;
     return t;
-}
-
-/* ---------------------------------------------------------------------------------- offering */
-
-static void free_store(struct store *s) {
-    free(s->nodes);
-    free(s->keys);
-    free(s->pages);
-    free(s);
-}
-
-static struct store *new_store(uint32_t blocks) {
-    struct store *s = calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->nodes = malloc(blocks * sizeof(struct cache_node *));
-    s->keys = malloc(blocks * sizeof *s->keys);
-    s->pages = malloc(blocks * sizeof *s->pages);
-    if (s->nodes && s->keys && s->pages)
-        return s;
-    free_store(s);
-    return NULL;
-}
-
-/* The blocks of the prefix that the tier lacks, last to first. Returns false when one is not on
- * the device either: then the unit cannot be complete. */
-static bool collect_blocks(const struct cache_tiers *t, struct tier *tier, struct cache_node *end,
-                           struct store *s) {
-    uint32_t most = t->index->setup.pages / STORE_PIN_SHARE;
-    for (struct cache_node *n = end; n; n = n->parent) {
-        if (tier->page(tier, &n->key) != TIER_ABSENT)
-            continue;
-        /* One unit may always go, however small the pools are. */
-        if (n->page < 0 || (t->pages_in_stores > 0 && t->pages_in_stores + s->n_nodes >= most))
-            return false;
-        s->keys[s->n_nodes] = n->key;
-        s->pages[s->n_nodes] = n->page;
-        s->nodes[s->n_nodes++] = n;
-    }
-    return true;
-}
-
-static void offer_to(struct cache_tiers *t, struct tier *tier, struct cache_node *n) {
-    struct cache_tier_counts *c = &t->counts[tier->kind];
-    if (tier->state(tier, &n->key, n->depth * PAGE_TOKENS) != TIER_ABSENT)
-        return;
-    struct store *s = new_store(n->depth);
-    if (!s || !collect_blocks(t, tier, n, s)) {
-        c->stores[TIER_DECLINED]++;
-        if (s)
-            free_store(s);
-        return;
-    }
-    for (uint32_t i = 0; i < s->n_nodes; i++) {
-        s->nodes[i]->refs++;
-        node_pin_page(&t->index->table, s->nodes[i]);
-    }
-    node_pin_state(&t->index->table, n);
-    n->refs++;
-    s->state = n;
-    s->slot = n->slot;
-    s->position = n->depth * PAGE_TOKENS;
-    s->move.task = TIER_STORE;
-    s->move.n_pages = s->n_nodes;
-    s->move.page_keys = s->keys;
-    s->move.pages = s->pages;
-    s->move.n_states = 1;
-    s->move.state_keys = &n->key;
-    s->move.positions = &s->position;
-    s->move.slots = &s->slot;
-    s->move.owner = s;
-    t->moving++;
-    t->pages_in_stores += s->n_nodes;
-    tier->submit(tier, &s->move);
-}
-
-/* The next fresh state, still held; NULL: none is left. */
-static struct cache_node *take_fresh(struct cache_index *x) {
-    struct cache_node *n = x->fresh;
-    if (n) {
-        x->fresh = n->next_fresh;
-        n->fresh = false;
-    }
-    return n;
-}
-
-static void offer_fresh(struct cache_tiers *t) {
-    struct cache_index *x = t->index;
-    struct cache_node *n;
-    while ((n = take_fresh(x))) {
-        for (int k = 0; k < TIER_KINDS && n->slot >= 0; k++)
-            if (t->tier[k])
-                offer_to(t, t->tier[k], n);
-        node_drop(&x->table, n);
-    }
-}
-
-static void store_ended(struct cache_tiers *t, struct tier *tier, struct store *s) {
-    struct cache_tier_counts *c = &t->counts[tier->kind];
-    struct node_table *table = &t->index->table;
-    c->stores[s->move.result]++;
-    c->stored_bytes += s->move.bytes;
-    c->store_seconds += s->move.seconds;
-    t->pages_in_stores -= s->n_nodes;
-    /* Collected last block first, as the tails must grow old before the heads. */
-    for (uint32_t i = 0; i < s->n_nodes; i++) {
-        node_unpin_page(table, s->nodes[i]);
-        node_drop(table, s->nodes[i]);
-    }
-    node_unpin_state(table, s->state);
-    node_drop(table, s->state);
-    free_store(s);
 }
 
 /* ---------------------------------------------------------------------------------- fetching */
@@ -559,7 +424,7 @@ bool cache_tiers_round(struct cache_tiers *t) {
             struct tier_move *next = m->next;
             t->moving--;
             if (m->task == TIER_STORE)
-                store_ended(t, tier, m->owner);
+                offer_ended(t, tier, m);
             else
                 news |= load_move_ended(t, tier, m);
             m = next;
@@ -592,9 +457,7 @@ void cache_tiers_close(struct cache_tiers *t) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     x->has_tiers = false;
-    struct cache_node *n;
-    while ((n = take_fresh(x)))
-        node_drop(&x->table, n);
+    offer_none(t);
     for (int k = 0; k < TIER_KINDS; k++)
         if (t->tier[k])
             t->tier[k]->close(t->tier[k]);
@@ -620,7 +483,10 @@ void cache_tiers_reset(struct cache_tiers *t, uint64_t dropped[TIER_KINDS]) {
 }
 
 void cache_tiers_touch(struct cache_tiers *t, const struct cache_lease *lease, uint32_t n) {
-    for (int k = 0; k < TIER_KINDS && n >= PAGE_TOKENS; k++)
+    if (n < PAGE_TOKENS)
+        return;
+    for (int k = 0; k < TIER_KINDS; k++)
         if (t->tier[k])
             t->tier[k]->touch(t->tier[k], lease->keys, n / PAGE_TOKENS, true);
+    offer_again(t, &lease->keys[n / PAGE_TOKENS - 1]);
 }

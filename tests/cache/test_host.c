@@ -94,6 +94,28 @@ static void a_unit_larger_than_the_tier_is_declined_and_evicts_nothing(void **st
     case_close(&c);
 }
 
+/* A unit names the pages of it that are there (-1): the rest must not push them out. */
+static void a_store_fills_holes_and_keeps_what_it_names(void **state) {
+    struct tier_case c;
+    struct case_unit u;
+    case_small(&c);
+    struct tier *t = open_host(&c, 4 * 4096);
+    assert_int_equal(case_store(&c, t, 0, 1, 0, false), TIER_OK);
+    assert_int_equal(case_store(&c, t, 2, 1, 0, false), TIER_OK);
+    assert_int_equal(case_store(&c, t, 20, 2, 0, false), TIER_OK); /* now it is full */
+    case_unit(&u, TIER_STORE, 0, 4, 0, 0, -1);
+    case_unit_fill(&c, &u);
+    u.pages[0] = u.pages[2] = -1;
+    assert_int_equal(case_run(&c, t, &u), TIER_OK);
+    assert_int_equal(case_load(&c, t, 0, 4, 0, false), TIER_OK);
+    case_unit(&u, TIER_STORE, 30, 2, 0, 0, -1);
+    case_unit_fill(&c, &u);
+    u.pages[0] = -1; /* is not there */
+    assert_int_equal(case_run(&c, t, &u), TIER_DECLINED);
+    t->close(t);
+    case_close(&c);
+}
+
 static void an_open_move_pins_what_it_reads(void **state) {
     struct tier_case c;
     case_small(&c);
@@ -217,6 +239,7 @@ int main(void) {
         cmocka_unit_test(random_histories_give_no_wrong_bytes),
         cmocka_unit_test(memory_of_evicted_records_goes_to_the_other_kind),
         cmocka_unit_test(a_unit_larger_than_the_tier_is_declined_and_evicts_nothing),
+        cmocka_unit_test(a_store_fills_holes_and_keeps_what_it_names),
         cmocka_unit_test(an_open_move_pins_what_it_reads),
         cmocka_unit_test(a_record_being_written_is_coming_and_cannot_be_loaded),
         cmocka_unit_test(closing_waits_for_what_is_under_way),

@@ -13,6 +13,9 @@ enum { TOKENS = 700, PAGES = 40, SLOTS = 8 };
 struct fake {
     struct tier tier;
     uint32_t pages, state; /* leading blocks it has; the position it has a state of, 0: none */
+    uint32_t hole;         /* of the blocks, one that it lacks, counted from 1 */
+    uint64_t began;
+    bool off;
     const struct cache_key *keys;
     struct tier_move *submitted, *ended;
     uint32_t n_loads, n_stores;
@@ -21,7 +24,7 @@ struct fake {
 static enum tier_presence fake_page(struct tier *t, const struct cache_key *key) {
     const struct fake *f = (struct fake *)t;
     for (uint32_t b = 0; f->keys && b < f->pages; b++)
-        if (cache_key_equal(key, &f->keys[b]))
+        if (cache_key_equal(key, &f->keys[b]) && b + 1 != f->hole)
             return TIER_PRESENT;
     return TIER_ABSENT;
 }
@@ -52,7 +55,8 @@ static struct tier_move *fake_collect(struct tier *t) {
 
 static void fake_touch(struct tier *t, const struct cache_key *keys, uint32_t n, bool state) {}
 static void fake_usage(const struct tier *t, struct tier_usage *out) {
-    *out = (struct tier_usage){.up = true};
+    const struct fake *f = (const struct fake *)t;
+    *out = (struct tier_usage){.up = !f->off, .began = f->began};
 }
 static uint64_t fake_reset(struct tier *t) {
     return 0;
@@ -182,15 +186,107 @@ static void a_request_that_goes_leaves_the_targets_to_the_move(void **state) {
     close_world(&w);
 }
 
+enum { BLOCKS = TOKENS / 64 };
+
+/* The prompt is computed; one state is kept, at the end of its last block, and offered. */
+static void compute(struct world *w) {
+    struct batch_checkpoint mark[BLOCKS + 1];
+    assert_true(cache_grow(w->x, &w->l, TOKENS));
+    cache_admit(w->x, &w->l, w->ids, TOKENS);
+    cache_checkpoints(w->x, &w->l, 0, TOKENS, TOKENS, mark);
+    cache_computed(w->x, &w->l, w->ids, TOKENS);
+    cache_tiers_round(w->t);
+}
+
+/* It is resumed from on the device; all moves end at once. Returns how many stores that made. */
+static uint32_t resume(struct world *w, enum tier_result result) {
+    uint32_t before = w->f.n_stores;
+    cache_tiers_touch(w->t, &w->l, BLOCKS * 64);
+    end_all(&w->f, result);
+    cache_tiers_round(w->t);
+    return w->f.n_stores - before;
+}
+
+static void a_page_that_a_tier_lacks_is_offered_under_a_state_it_has(void **state) {
+    for (uint32_t hole = 1; hole <= BLOCKS; hole++) {
+        struct world w;
+        open_world(&w);
+        w.f.pages = BLOCKS;
+        w.f.state = BLOCKS * 64;
+        w.f.hole = hole;
+        compute(&w);
+        assert_int_equal(w.f.n_stores, 1);
+        const struct tier_move *m = w.f.submitted;
+        assert_int_equal(m->n_states, 0);
+        assert_int_equal(m->n_pages, BLOCKS);
+        for (uint32_t b = 0; b < BLOCKS; b++) {
+            assert_true(cache_key_equal(&m->page_keys[b], &w.l.keys[b])); /* first block first */
+            assert_int_equal(m->pages[b], b + 1 == hole ? w.l.pages[b] : -1);
+        }
+        end_all(&w.f, TIER_OK);
+        cache_tiers_round(w.t);
+        close_world(&w);
+    }
+}
+
+static void what_a_tier_lost_is_offered_again_when_it_is_used(void **state) {
+    struct world w;
+    open_world(&w);
+    compute(&w);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    w.f.pages = BLOCKS;
+    w.f.state = BLOCKS * 64;
+    assert_int_equal(resume(&w, TIER_OK), 0); /* nothing was lost */
+    w.f.pages = w.f.state = 0;
+    assert_int_equal(resume(&w, TIER_OK), 0); /* it does not say so: nobody looks */
+    w.f.began++;
+    w.f.off = true;
+    assert_int_equal(resume(&w, TIER_OK), 0); /* it would not take it */
+    w.f.off = false;
+    assert_int_equal(resume(&w, TIER_OK), 1);
+    assert_int_equal(resume(&w, TIER_OK), 0); /* once for each loss */
+    w.f.pages = BLOCKS;
+    w.f.state = BLOCKS * 64;
+    w.f.began++;
+    assert_int_equal(resume(&w, TIER_OK), 0); /* it has it all */
+    close_world(&w);
+}
+
+static void a_tier_that_keeps_nothing_is_not_written_with_every_prompt(void **state) {
+    struct world w;
+    uint32_t stores = 0;
+    open_world(&w);
+    compute(&w);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    for (int i = 0; i < 100; i++) {
+        w.f.began++;
+        stores += resume(&w, TIER_OK);
+    }
+    assert_true(stores >= 1 && stores <= 4);
+    close_world(&w);
+}
+
+static void a_store_that_is_not_taken_is_offered_again_but_not_at_once(void **state) {
+    struct world w;
+    uint32_t stores = 0;
+    open_world(&w);
+    compute(&w);
+    end_all(&w.f, TIER_DECLINED);
+    cache_tiers_round(w.t);
+    for (int i = 0; i < 100; i++)
+        stores += resume(&w, TIER_DECLINED);
+    assert_int_equal(stores, 1);
+    w.f.began++; /* it has come up: it may take it now */
+    assert_int_equal(resume(&w, TIER_OK), 1);
+    close_world(&w);
+}
+
 static void a_kept_state_is_offered_with_all_of_its_history(void **state) {
     struct world w;
-    struct batch_checkpoint mark[TOKENS / 64 + 1];
     open_world(&w);
-    assert_true(cache_grow(w.x, &w.l, TOKENS));
-    cache_admit(w.x, &w.l, w.ids, TOKENS);
-    cache_checkpoints(w.x, &w.l, 0, TOKENS, TOKENS, mark);
-    cache_computed(w.x, &w.l, w.ids, TOKENS);
-    cache_tiers_round(w.t);
+    compute(&w);
     assert_int_equal(w.f.n_stores, 1);
     assert_int_equal(w.f.submitted->n_pages, TOKENS / 64);
     assert_int_equal(w.f.submitted->positions[0], TOKENS / 64 * 64);
@@ -213,6 +309,10 @@ int main(void) {
         cmocka_unit_test(a_load_that_fails_publishes_nothing),
         cmocka_unit_test(a_request_that_goes_leaves_the_targets_to_the_move),
         cmocka_unit_test(a_kept_state_is_offered_with_all_of_its_history),
+        cmocka_unit_test(a_page_that_a_tier_lacks_is_offered_under_a_state_it_has),
+        cmocka_unit_test(what_a_tier_lost_is_offered_again_when_it_is_used),
+        cmocka_unit_test(a_tier_that_keeps_nothing_is_not_written_with_every_prompt),
+        cmocka_unit_test(a_store_that_is_not_taken_is_offered_again_but_not_at_once),
     };
     return cmocka_run_group_tests_name("moves", tests, NULL, NULL);
 }

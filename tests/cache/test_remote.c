@@ -445,6 +445,40 @@ static void the_server_hears_of_use_once_in_a_while(void **state) {
     assert_int_equal(touches(), want);
 }
 
+/* Flushed or evicted behind our back: whoever uses a record hears of it. */
+static void use_of_a_record_shows_that_it_is_gone(void **state) {
+    struct rig a;
+    struct cache_key key[4];
+    rig_open(&a, 'a', server.port);
+    for (uint32_t i = 0; i < 4; i++)
+        key[i] = rig_block(1, i);
+    assert_int_equal(rig_run(&a, TIER_STORE, 1, 4, true), TIER_OK);
+    rig_do(&server, "DEL %s", rig_key(&server, "*:p:*", 2));
+    rig_do(&server, "DEL %s", rig_key(&server, "*:s:*:*", 1)); /* a layer: the state is of no use */
+    a.tier->touch(a.tier, key, 4, true);
+    for (unsigned i = 0; rig_usage(&a).pages + rig_usage(&a).states > 3 && i < 10000; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    assert_int_equal(rig_usage(&a).pages, 3);
+    assert_int_equal(rig_usage(&a).states, 0);
+    assert_int_equal(rig_usage(&a).pages_evicted + rig_usage(&a).states_evicted, 2);
+    rig_close(&a);
+}
+
+static void a_page_named_without_a_place_is_left_as_it_is(void **state) {
+    struct rig a;
+    struct rig_move m;
+    rig_open(&a, 'a', server.port);
+    rig_move_make(&a, &m, TIER_STORE, 1, 4, true, 0, 0);
+    m.pages[1] = -1;
+    a.tier->submit(a.tier, &m.move);
+    rig_wait(&a, 1);
+    assert_int_equal(m.move.result, TIER_OK);
+    assert_int_equal(rig_count(&server, "*:p:*"), 3);
+    struct cache_key key = rig_block(1, 1);
+    assert_int_equal(a.tier->page(a.tier, &key), TIER_ABSENT);
+    rig_close(&a);
+}
+
 static void stores_that_wait_are_made_before_it_closes(void **state) {
     enum { MOVES = 10 };
     static struct rig_move move[MOVES];
@@ -487,6 +521,8 @@ int main(void) {
         CASE(after_a_reset_only_what_was_stored_since_is_loaded),
         CASE(a_reset_counts_for_the_probe_under_way),
         CASE(the_server_hears_of_use_once_in_a_while),
+        CASE(use_of_a_record_shows_that_it_is_gone),
+        CASE(a_page_named_without_a_place_is_left_as_it_is),
         CASE(stores_that_wait_are_made_before_it_closes),
         CASE(a_connection_closed_while_idle_is_replaced_without_a_word),
     };

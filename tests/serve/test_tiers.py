@@ -169,6 +169,52 @@ class Tiers(unittest.TestCase):
         self.check_all(server)
         server.stop()
 
+    def test_a_hole_in_the_store_is_filled_by_who_computes_it_again(self):
+        """A page that is gone, or damaged, under a state that is there."""
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        server = Weir(*COMMON, "--remote-store", redis.url)
+        text, whole = self.cold[1], (len(PROMPTS[1]) - 1) // 64 * 64
+        self.assertEqual(ask(server, PROMPTS[1]), (text, 0))
+        settled(server, "remote")
+        server.stop()
+        pages = sorted(redis.command("KEYS", "*:p:*"))
+        redis.command("DEL", pages[0])
+        server = Weir(*COMMON, "--remote-store", redis.url)
+        for _ in range(2):
+            self.assertEqual(ask(server, PROMPTS[1])[0], text)
+            settled(server, "remote")
+            self.assertEqual(sorted(redis.command("KEYS", "*:p:*")), pages)
+            forget_device(server)
+            self.assertEqual(ask(server, PROMPTS[1]), (text, whole))
+            forget_device(server)
+            redis.command("SETRANGE", pages[1], "200", b"damage")
+        server.stop()
+
+    def test_what_is_hot_comes_back_to_a_store_that_lost_it(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        redis.stop()
+        server = Weir(*COMMON, "--remote-store", redis.url)
+        self.addCleanup(server.process.kill)
+        text = ask(server, PROMPTS[1])[0]  # while the store is down
+        redis.start()
+        self.assertTrue(wait_for(lambda: metric(server, "weir_tier_up", 'tier="remote"') == 1, 60))
+        pages = (len(PROMPTS[1]) - 1) // 64
+
+        def stored():
+            self.assertEqual(ask(server, PROMPTS[1]), (text, 64 * pages))  # from the device
+            return len(redis.command("KEYS", "*:p:*")) == pages
+        self.assertTrue(wait_for(stored, 10))
+        settled(server, "remote")
+        redis.command("FLUSHALL")
+        self.assertTrue(wait_for(stored, 20))
+        self.assertEqual(metric(server, "weir_tier_records", 'kind="page"'), pages)
+        redis.stop()
+        redis.start()
+        self.assertTrue(wait_for(stored, 30))
+        server.stop()
+
     def test_redis_stopped_started_filled_and_damaged(self):
         redis = Redis()
         self.addCleanup(redis.stop)
