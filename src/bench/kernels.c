@@ -64,6 +64,17 @@ static double spread(const double *x, size_t n) {
 static double mean_rate(double a, double b) {
     return a > 0 && b > 0 ? (a + b) / 2 : a > 0 ? a : b;
 }
+static void raise_to(double *most, double x) {
+    *most = x > *most ? x : *most;
+}
+static void roof_raise(struct roof *most, const struct roof *r) {
+    raise_to(&most->read, r->read);
+    raise_to(&most->modify, r->modify);
+    raise_to(&most->copy, r->copy);
+    raise_to(&most->cache, r->cache);
+    for (int i = 0; i < ARITHMETICS; i++)
+        raise_to(&most->peak[i], r->peak[i]);
+}
 static struct roof roof_mean(const struct roof *a, const struct roof *b) {
     struct roof r = {mean_rate(a->read, b->read),
                      mean_rate(a->modify, b->modify),
@@ -156,6 +167,7 @@ static bool take_scratch(struct bench *b) {
 
 static void finish_timing(struct kernel_timing *t, const struct kernel_cost *k) {
     t->us = quantile(t->sample_us, t->n, 0.5);
+    t->best_us = quantile(t->sample_us, t->n, 0);
     t->spread = spread(t->sample_us, t->n);
     double traffic = k->read_bytes + 2 * k->modify_bytes + k->write_bytes;
     if (traffic <= 0)
@@ -179,6 +191,7 @@ static void time_case(struct bench *b, const struct column *base) {
     double start = clock_seconds();
     struct roof before = {0}, after = {0};
     roof_take(b->meter, needs, &before);
+    struct roof most = before;
     for (uint32_t i = 0; i < b->effort.most_samples; i++) {
         if (i >= b->effort.least_samples && clock_seconds() - start > b->effort.case_seconds)
             break;
@@ -194,10 +207,13 @@ static void time_case(struct bench *b, const struct column *base) {
         r->sample_share[i] =
             roof_seconds(&r->sample_roof[i], k, a, &r->limit) / (r->main.sample_us[i] * 1e-6);
         before = after;
+        roof_raise(&most, &after);
     }
     finish_timing(&r->main, k);
     finish_timing(&r->base, k);
     r->share = quantile(r->sample_share, r->main.n, 0.5);
+    const char *limit;
+    r->best_share = roof_seconds(&most, k, a, &limit) / (r->main.best_us * 1e-6);
 }
 
 static weir_status measure(struct bench *b, weir_error *err) {

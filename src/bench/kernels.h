@@ -30,6 +30,7 @@ struct kernel_timing {
     uint32_t n;
     double sample_us[KERNEL_SAMPLES]; /* of one call */
     double us, gbps, gflops;
+    double best_us;
     double spread; /* distance of the quartiles over the median */
 };
 
@@ -43,6 +44,7 @@ struct kernel_row {
     struct roof sample_roof[KERNEL_SAMPLES]; /* mean of before and after */
     double sample_share[KERNEL_SAMPLES];
     double share;      /* of the roof, median over samples */
+    double best_share; /* the best sample under the best of the roofs */
     const char *limit; /* what binds */
     struct kernel_error error;
     const struct kernel_limit *bound;

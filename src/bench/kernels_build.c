@@ -374,17 +374,26 @@ static void build_route(struct builder *b) {
         op[0].u.route = a;
 }
 
+/* Copies are neighbouring pieces of one table. */
 static void build_embed(struct builder *b) {
     const struct kernel_case *c = &b->w->c;
     set_sequences(b, 1, c->n, c->n);
-    struct op *op = take_ops(b, 1, OP_EMBED);
+    uint32_t copies = c->count / (4 * c->n);
+    copies = copies < 1 ? 1 : copies > MOST_COPIES ? MOST_COPIES : copies;
+    uint32_t rows = c->count / copies;
+    struct op *op = take_ops(b, copies, OP_EMBED);
     struct op_embed a = {weight_of(b, c->dtype, c->count, c->out), tensor_of(b, c->n, c->out)};
     if (!op)
         return;
-    op[0].u.embed = a;
+    for (uint32_t i = 0; i < copies; i++) {
+        op[i].u.embed = a;
+        op[i].u.embed.w.rows = rows;
+        op[i].u.embed.w.data = (const unsigned char *)a.w.data +
+                               (size_t)i * rows * (size_t)kernel_matrix_bytes(c->dtype, 1, c->out);
+    }
     int32_t *ids = (int32_t *)(uintptr_t)b->w->batch.ids;
     for (uint32_t i = 0; i < c->n; i++)
-        ids[i] = (int32_t)(rng_at(b->seed, 1, i) % c->count);
+        ids[i] = (int32_t)(rng_at(b->seed, 1, i) % rows);
 }
 
 static void build(struct builder *b) {

@@ -48,6 +48,7 @@ static void set_timing(json_t *o, const struct kernel_timing *t) {
     set(o, "us", real(t->us));
     set(o, "gbps", real(t->gbps));
     set(o, "gflops", real(t->gflops));
+    set(o, "best_us", real(t->best_us));
     set(o, "spread", real(t->spread));
     set(o, "samples_us", reals(t->sample_us, t->n));
 }
@@ -72,6 +73,7 @@ static json_t *row_json(const struct kernel_row *r) {
     }
     set_timing(o, &r->main);
     set(o, "share_of_roof", real(r->share));
+    set(o, "best_share_of_roof", real(r->best_share));
     set(o, "limit", json_string(r->limit));
     set(o, "error", real(r->error.rms));
     set(o, "error_detail", error_json(r));
