@@ -71,7 +71,8 @@ struct connection {
     uint32_t head_at;
     uint64_t in_tokens;
     int64_t due;
-    uint32_t heap; /* place in the heap; UINT32_MAX: none */
+    uint32_t heap;                /* place in the heap; UINT32_MAX: none */
+    struct connection *following; /* of all */
 };
 
 static struct {
@@ -84,6 +85,8 @@ static struct {
     size_t n_log, log_room;
     struct connection **heap;
     uint32_t n_heap, heap_room;
+    struct connection *all;
+    bool dropped; /* one of them is closed and waits to be freed */
     int poll, timer, listener;
 } g;
 
@@ -166,6 +169,7 @@ static void watch(struct connection *c, bool out) {
 static void drop(struct connection *c) {
     unschedule(c);
     close(c->fd);
+    g.dropped = true;
     c->fd = -1; /* freed by the loop, which may still hold events of it */
 }
 
@@ -324,6 +328,7 @@ static void plain_answer(struct connection *c) {
 
 /* The answers that have no stream. True: it was one. */
 static bool odd_answer(struct connection *c) {
+    static const char no_http[] = "\x16\x03\x01\x00\xff no http at all\r\n\r\n";
     switch (c->lie) {
     case LIE_NO_ANSWER:
         finish(c);
@@ -339,7 +344,7 @@ static bool odd_answer(struct connection *c) {
         finish(c);
         return true;
     case LIE_NO_HTTP:
-        put(c, "\x16\x03\x01\x00\xff no http at all\r\n\r\n", 26);
+        put(c, no_http, sizeof no_http - 1);
         finish(c);
         drop(c);
         return true;
@@ -507,6 +512,8 @@ static void accept_all(void) {
             fatal("connection");
         c->fd = fd;
         c->heap = UINT32_MAX;
+        c->following = g.all;
+        g.all = c;
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(g.poll, EPOLL_CTL_ADD, fd, &e);
     }
@@ -555,6 +562,23 @@ static void read_lies(const char *text) {
     }
 }
 
+/* Those that are closed; with `all` the others too. Not while events of them may be about. */
+static void free_connections(bool all) {
+    for (struct connection **at = &g.all; *at;) {
+        struct connection *c = *at;
+        if (c->fd >= 0 && !all) {
+            at = &c->following;
+            continue;
+        }
+        if (c->fd >= 0)
+            drop(c);
+        *at = c->following;
+        free(c->in);
+        free(c->out);
+        free(c);
+    }
+}
+
 static void set_timer(void) {
     struct itimerspec t = {0};
     if (g.n_heap > 0) {
@@ -568,6 +592,9 @@ static void set_timer(void) {
 static void loop(void) {
     struct epoll_event e[1024];
     while (!stopped) {
+        if (g.dropped)
+            free_connections(false);
+        g.dropped = false;
         while (g.n_heap > 0 && g.heap[0]->due <= now_ns()) {
             struct connection *c = g.heap[0];
             send_piece(c);
@@ -618,10 +645,14 @@ int main(int argc, char **argv) {
     sigaction(SIGTERM, &a, NULL);
     open_all();
     loop();
+    free_connections(true);
     FILE *f = g.log_path ? fopen(g.log_path, "w") : NULL;
     if (f) {
-        fwrite(g.log, 1, g.n_log, f);
+        if (g.n_log > 0)
+            fwrite(g.log, 1, g.n_log, f);
         fclose(f);
     }
+    free(g.log);
+    free(g.heap);
     return 0;
 }

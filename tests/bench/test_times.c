@@ -10,6 +10,19 @@
 
 #define BOUND_MS 1.0
 
+/* Sanitizers make client and mock several times slower; nobody measures with them. Then times are
+ * shown and everything else is judged. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define JUDGES_TIMES false
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define JUDGES_TIMES false
+#endif
+#endif
+#ifndef JUDGES_TIMES
+#define JUDGES_TIMES true
+#endif
+
 enum metric { TTFT, TTST, ITL, LATENCY, FULL_LATENCY, ICL, METRICS };
 static const char *const metric_names[METRICS] = {"ttft",    "ttst",         "itl",
                                                   "latency", "full latency", "icl"};
@@ -133,7 +146,7 @@ static void latencies_are_within_a_millisecond_of_the_truth_at_64_lanes(void **s
         show_overhead(&rig, &b);
         distribution_of(&b.mock_us, &mock_us);
         free_both(&b);
-        if (worst <= BOUND_MS)
+        if (worst <= BOUND_MS || !JUDGES_TIMES)
             break;
         /* Both share this machine: where the mock could not keep its own times, the client could
          * not be expected to either. */
@@ -161,8 +174,8 @@ static void tokens_that_share_a_piece_do_not_change_itl(void **state) {
         assert_int_equal(c->n_chunks, 11);
     }
     /* 10 gaps of 16 ms over 40 tokens. */
-    assert_true(fabs(rig.summary.itl.p50 * 1e3 - 4) < 0.25);
-    assert_true(fabs(rig.summary.icl.p50 * 1e3 - 16) < BOUND_MS);
+    assert_true(fabs(rig.summary.itl.p50 * 1e3 - 4) < 0.25 || !JUDGES_TIMES);
+    assert_true(fabs(rig.summary.icl.p50 * 1e3 - 16) < BOUND_MS || !JUDGES_TIMES);
     rig_free(&rig);
 }
 
@@ -182,8 +195,10 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
     distribution_of(&b.mock_us, &mock_us);
     /* From before the mock's write to the client's stamp: the write itself and the way through the
      * kernel are in it. The tail belongs to the machine and is shown, not judged. */
-    assert_true(stamps.p50 < 1000);
-    if (mock_us.p50 < 50)
+    assert_true(stamps.p50 < 1000 || !JUDGES_TIMES);
+    if (!JUDGES_TIMES)
+        print_message("times are not judged with sanitizers\n");
+    else if (mock_us.p50 < 50)
         assert_true(stamps.p50 < 100);
     else
         print_message("THE MACHINE IS TOO BUSY for a bound of 100 us: the mock itself was late by "
@@ -238,7 +253,7 @@ static void planned_times_are_kept(void **state) {
                   checked, d.p50, d.p90, d.max);
     assert_true(checked > 50);
     assert_true(d.min >= 0);
-    assert_true(d.p50 < 1000);
+    assert_true(d.p50 < 1000 || !JUDGES_TIMES);
     values_free(&late);
     rig_free(&rig);
 }
