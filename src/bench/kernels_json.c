@@ -66,6 +66,8 @@ static json_t *row_json(const struct kernel_row *r) {
     set(o, "shape", json_string(r->shape));
     set(o, "dtype", json_string(kernel_dtype_name(r->c.dtype)));
     set(o, "rows", json_integer(r->c.n));
+    set(o, "arithmetic",
+        json_string(kernel_arithmetic_name(kernel_arithmetic_of(r->main.variant))));
     if (r->skipped[0]) {
         set(o, "variant", json_string(r->main.variant));
         set(o, "skipped", json_string(r->skipped));
