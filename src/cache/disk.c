@@ -49,10 +49,9 @@ static void disk_submit(struct tier *t, struct tier_move *m) {
         disk_mover_reopen(&d->mover);
     }
     bool off = d->reopening || disk_mover_gone(&d->mover);
-    if (m->task == TIER_STORE && (off || !disk_mover_may(&d->mover, DISK_WRITE)))
+    if ((m->task == TIER_STORE && (off || !disk_mover_may(&d->mover, DISK_WRITE))) ||
+        (m->task == TIER_LOAD && (d->reopening || !disk_mover_may(&d->mover, DISK_READ))))
         lane_end(&d->lane, m, TIER_DECLINED);
-    else if (m->task == TIER_LOAD && (d->reopening || !disk_mover_may(&d->mover, DISK_READ)))
-        lane_end(&d->lane, m, TIER_FAILED);
     else
         lane_submit(&d->lane, d->shelf, m);
 }

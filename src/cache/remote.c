@@ -5,8 +5,10 @@
  * connections is faster than many on one. At most STORING of them store, and one is always left for
  * questions, which are short and which prompts wait for.
  *
- * Time: a move ends within twice its limit (remote.h): once waiting, once moving; a server that is
- * off ends it at once. close() takes one limit at most.
+ * Time: a move ends within twice its limit (remote.h): once waiting, once moving; a question is
+ * short and may not go unanswered for longer than a connection. A server that is found off ends
+ * them all at once, those that other threads are in the middle of included. close() takes one limit
+ * at most.
  *
  * Condition: one log line when the server is lost and one when it answers again; the same for a
  * server that reads but takes no values (full without eviction, a replica). While it is lost
@@ -57,7 +59,9 @@ struct worker {
     struct remote *r;
     pthread_t thread;
     struct remote_mover mover;
-    uint64_t era; /* r->era when the connection was made */
+    uint64_t era;             /* r->era when the connection was made */
+    bool moving;              /* in the middle of a move or touch; with the lock */
+    _Atomic uint64_t stop_ns; /* its connection goes no further than this */
 };
 
 struct remote {
@@ -67,7 +71,7 @@ struct remote {
     struct record_shape shape;
     struct remote_address address;
     struct remote_limits limits;
-    _Atomic uint64_t stop_ns; /* nothing goes on after this; UINT64_MAX until close */
+    uint64_t stop_ns; /* nothing goes on after this; UINT64_MAX until close; with the lock */
     struct worker worker[REMOTE_THREADS];
     uint32_t threads;
 
@@ -225,6 +229,9 @@ static void server_lost(struct remote *r, const char *why, bool at_start) {
     finish_waiting(r, TIER_STORE);
     finish_waiting(r, TIER_LOAD);
     finish_waiting(r, TIER_PROBE);
+    for (uint32_t i = 0; i < r->threads; i++) /* nobody waits out a limit of his own */
+        if (r->worker[i].moving)
+            atomic_store(&r->worker[i].stop_ns, clock_ns());
     r->touches = 0;
 }
 
@@ -348,6 +355,8 @@ static void run(struct worker *w, struct tier_move *m) {
     const uint64_t era = r->era;
     if (m)
         r->running[m->task]++;
+    w->moving = true;
+    atomic_store(&w->stop_ns, r->stop_ns);
     pthread_mutex_unlock(&r->lock);
 
     enum tier_result result = TIER_FAILED;
@@ -365,6 +374,7 @@ static void run(struct worker *w, struct tier_move *m) {
         remote_link_close(&v->link);
 
     pthread_mutex_lock(&r->lock);
+    w->moving = false;
     judge_server(w);
     if (m) {
         const double up_seconds = (double)(clock_ns() - r->up_ns) * 1e-9;
@@ -384,6 +394,7 @@ static void run(struct worker *w, struct tier_move *m) {
 static void try_again(struct worker *w) {
     struct remote *r = w->r;
     r->connecting = true;
+    atomic_store(&w->stop_ns, r->stop_ns);
     pthread_mutex_unlock(&r->lock);
     remote_link_close(&w->mover.link);
     const bool ok = reach(w, 0);
@@ -454,7 +465,7 @@ static enum tier_presence remote_state(struct tier *t, const struct cache_key *k
 
 /* Whether the move may wait for a thread; *result: how it ends otherwise. */
 static bool admit(struct remote *r, const struct tier_move *m, enum tier_result *result) {
-    *result = refusal(m);
+    *result = TIER_DECLINED;
     if (!r->up)
         return false;
     switch (m->task) {
@@ -587,7 +598,10 @@ static void remote_close(struct tier *t) {
     struct remote *r = (struct remote *)t;
     pthread_mutex_lock(&r->lock);
     r->closing = true;
-    atomic_store(&r->stop_ns, clock_ns() + (uint64_t)(r->limits.move_seconds * 1e9));
+    r->stop_ns = clock_ns() + (uint64_t)(r->limits.move_seconds * 1e9);
+    for (uint32_t i = 0; i < REMOTE_THREADS; i++)
+        if (atomic_load(&r->worker[i].stop_ns) > r->stop_ns)
+            atomic_store(&r->worker[i].stop_ns, r->stop_ns);
     r->waiting[TIER_LOAD] = r->waiting[TIER_PROBE] = (struct queue){0};
     pthread_cond_broadcast(&r->wake);
     pthread_mutex_unlock(&r->lock);
@@ -630,7 +644,7 @@ static struct remote *make_remote(const struct tier_setup *s, const struct remot
     r->shape = *s->shape;
     r->setup.shape = &r->shape;
     r->limits = *limits;
-    atomic_init(&r->stop_ns, UINT64_MAX);
+    r->stop_ns = UINT64_MAX;
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -643,12 +657,14 @@ static struct remote *make_remote(const struct tier_setup *s, const struct remot
         struct worker *w = &r->worker[i];
         w->r = r;
         w->mover = (struct remote_mover){.setup = &r->setup,
+                                         .question_seconds = limits->connect_seconds,
                                          .move_seconds = limits->move_seconds,
                                          .bytes_per_second = limits->bytes_per_second,
                                          .learn = learn,
                                          .learn_gone = learn_gone,
                                          .arg = w};
-        ok = remote_mover_make(&w->mover, &r->stop_ns) && ok;
+        atomic_init(&w->stop_ns, UINT64_MAX);
+        ok = remote_mover_make(&w->mover, &w->stop_ns) && ok;
     }
     if (!ok) {
         free_remote(r);

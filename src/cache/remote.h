@@ -6,7 +6,7 @@
 #include "cache/tier.h"
 
 struct remote_limits {
-    double connect_seconds;  /* to be connected and greeted */
+    double connect_seconds;  /* to be connected and greeted; a question may not wait for longer */
     double move_seconds;     /* a move may take this and its bytes over bytes_per_second ... */
     double bytes_per_second; /* ... and never may this long go by without a byte */
     /* A server that was lost is tried again at once, then after a pause that doubles each time. */

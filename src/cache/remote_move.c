@@ -108,6 +108,7 @@ static bool starts(const redisReply *r, const char *word) {
     return r->type == REDIS_REPLY_ERROR && strncmp(r->str, word, strlen(word)) == 0;
 }
 
+/* m NULL: a touch. */
 static void begin(struct remote_mover *v, const struct tier_move *m) {
     const uint64_t bytes = m ? remote_move_bytes(v->setup, m) : 0;
     v->trouble = REMOTE_FINE;
@@ -120,7 +121,7 @@ static void begin(struct remote_mover *v, const struct tier_move *m) {
     v->link.most_bytes =
         (REMOTE_WINDOW_BYTES > largest ? REMOTE_WINDOW_BYTES : largest) + manifest + SLACK_BYTES;
     remote_link_limit(&v->link, v->move_seconds + (double)bytes / v->bytes_per_second,
-                      v->move_seconds);
+                      m && m->task != TIER_PROBE ? v->move_seconds : v->question_seconds);
 }
 
 /* --- questions -------------------------------------------------------------------------------- */

@@ -26,7 +26,8 @@ enum {
 struct remote_mover {
     /* Given by the owner. learn: what the server said about n records; any time during a move. */
     const struct tier_setup *setup;
-    double move_seconds, bytes_per_second; /* a move may take move_seconds + bytes / rate */
+    double move_seconds, bytes_per_second; /* a move may take move_seconds + bytes / rate, */
+    double question_seconds;               /* a question no longer than this without a byte */
     void (*learn)(void *arg, const struct remote_name *names, const bool *present, uint32_t n);
     /* Likewise, of records said to be used: those that are not whole are gone, the others as
      * before. */

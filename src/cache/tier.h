@@ -37,7 +37,7 @@ enum tier_result {
     TIER_GONE,     /* a record was not there any more (load) */
     TIER_DAMAGED,  /* a record was there and wrong: it was dropped (load) */
     TIER_FAILED,   /* input or output failed, or took longer than the tier's time limit */
-    TIER_DECLINED, /* no room, too much under way, or the tier is off for now (store) */
+    TIER_DECLINED, /* the tier is off for now; of stores also: no room, or too much under way */
     TIER_RESULTS,
 };
 const char *tier_result_name(enum tier_result r);

@@ -30,7 +30,7 @@ struct cache_load {
     bool ended;    /* the request waits no longer */
     bool given_up; /* it lost patience: as good as done for it, while moves are still under way */
     bool failed;
-    double deadline;
+    double began, deadline;
     uint32_t last; /* blocks the prompt may resume after */
     struct cache_key *keys;
     uint32_t resume; /* blocks the device had */
@@ -295,6 +295,8 @@ static bool load_move_ended(struct cache_tiers *t, struct tier *tier, struct tie
         l->trouble_in = tier->kind;
     }
     if (m->task == TIER_PROBE) {
+        if (m->result != TIER_OK)
+            count_load(t, tier, m);
         m->n_pages = m->n_states = 0; /* what slowest goes by */
         if (l->n_open == 0 && waited)
             start_moving(t, l);
@@ -352,7 +354,8 @@ struct cache_load *cache_fetch(struct cache_tiers *t, const struct cache_lease *
     struct cache_load *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    *l = (struct cache_load){.last = last, .slot = -1, .resume = lease->resume / PAGE_TOKENS};
+    *l = (struct cache_load){
+        .last = last, .slot = -1, .resume = lease->resume / PAGE_TOKENS, .began = clock_seconds()};
     l->keys = malloc(last * sizeof *l->keys);
     l->from = malloc(last);
     l->next = t->loads;
@@ -385,7 +388,11 @@ static enum tier_kind slowest(const struct cache_load *l) {
 
 void cache_load_result(const struct cache_load *l, struct cache_fetched *out) {
     *out = (struct cache_fetched){
-        .state_from = TIER_KINDS, .trouble = l->trouble, .trouble_in = l->trouble_in};
+        .state_from = TIER_KINDS,
+        .trouble = l->trouble,
+        .trouble_in = l->trouble_in,
+        .seconds = clock_seconds() - l->began,
+    };
     if (l->stage != LOAD_DONE && l->trouble == TIER_OK) {
         out->trouble = TIER_FAILED;
         out->trouble_in = slowest(l);

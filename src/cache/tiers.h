@@ -32,6 +32,7 @@ struct cache_fetched {
     enum tier_kind state_from;   /* TIER_KINDS: the state was on the device */
     enum tier_result trouble;    /* TIER_OK: none; else why `trouble_in` did not give what it had */
     enum tier_kind trouble_in;
+    double seconds; /* that the request waited */
 };
 void cache_load_result(const struct cache_load *l, struct cache_fetched *out);
 /* The request waits no longer. What is under way goes on by itself. */
@@ -49,7 +50,7 @@ double cache_tiers_deadline(const struct cache_tiers *t);
 struct cache_tier_counts {
     enum tier_kind kind;
     struct tier_usage usage;
-    uint64_t loads[TIER_RESULTS], stores[TIER_RESULTS];
+    uint64_t loads[TIER_RESULTS], stores[TIER_RESULTS]; /* loads: questions that failed, too */
     uint64_t loaded_bytes, stored_bytes;
     double load_seconds, store_seconds; /* sums over moves */
 };

@@ -110,6 +110,7 @@ static void take_result(struct weir_request *r) {
         return;
     r->run.fetched.trouble = before.trouble;
     r->run.fetched.trouble_in = before.trouble_in;
+    r->run.fetched.seconds += before.seconds;
 }
 
 /* Those whose wait is over wait for admission again, at their old place in order. */

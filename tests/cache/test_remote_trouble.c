@@ -33,8 +33,8 @@ static void lost_server_ends_moves_at_once_and_comes_back(void **state) {
     const uint64_t start = clock_ns();
     for (unsigned i = 0; i < 100; i++) {
         assert_int_equal(rig_run(&a, TIER_STORE, i, 4, true), TIER_DECLINED);
-        assert_int_equal(rig_run(&a, TIER_LOAD, i, 4, true), TIER_FAILED);
-        assert_int_equal(rig_run(&a, TIER_PROBE, i, 4, true), TIER_FAILED);
+        assert_int_equal(rig_run(&a, TIER_LOAD, i, 4, true), TIER_DECLINED);
+        assert_int_equal(rig_run(&a, TIER_PROBE, i, 4, true), TIER_DECLINED);
     }
     assert_true(since(start) < 5);
     assert_true(rig_all_are(&a, 1, 4, true, TIER_ABSENT));
@@ -183,6 +183,45 @@ static void frozen_server_ends_moves_within_the_limit(void **state) {
     assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_OK);
     assert_true(rig_loaded(&a, 1, 4, true));
     rig_close(&a);
+    rig_server_stop(&server, SIGKILL);
+}
+
+/* Whoever notices first that the server is gone speaks for all: nobody waits for his own limit. */
+static void a_lost_server_releases_all_that_wait_for_it(void **state) {
+    enum { MOVES = 9 };
+    static struct rig_move move[MOVES];
+    struct remote_limits limits = rig_long; /* 20 s for a move */
+    struct rig_server server;
+    struct rig a;
+    char url[128];
+    limits.connect_seconds = 0.5;
+    rig_server_start(&server, 0, NULL);
+    url_of(url, "", server.port);
+    for (int connections = 1; connections <= 4; connections += 3) {
+        rig_log_begin();
+        rig_open_url(&a, 'a', url, &limits);
+        assert_int_equal(rig_run(&a, TIER_STORE, 1, 4, true), TIER_OK);
+        for (unsigned i = 0; connections > 1 && i < 20; i++)
+            probe_eight(&a);
+        kill(server.pid, SIGSTOP);
+        const uint64_t start = clock_ns();
+        for (unsigned i = 0; i < MOVES; i++) {
+            rig_move_make(&a, &move[i], i % 3 ? TIER_LOAD : TIER_PROBE, 1, 4, true, (int32_t)i * 4,
+                          0);
+            a.tier->submit(a.tier, &move[i].move);
+        }
+        rig_wait(&a, MOVES);
+        if (since(start) > 8)
+            fail_msg("%d connections: %g s", connections, since(start));
+        for (unsigned i = 0; i < MOVES; i++)
+            assert_int_equal(move[i].move.result, TIER_FAILED);
+        assert_int_equal(rig_log_count(": off: "), 1);
+        kill(server.pid, SIGCONT);
+        rig_wait_up(&a, true);
+        assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_OK);
+        rig_close(&a);
+        rig_log_end(state);
+    }
     rig_server_stop(&server, SIGKILL);
 }
 
@@ -366,7 +405,7 @@ static void silent_server_is_off_within_the_limit(void **state) {
     rig_open_short(&a, 'a', fake.port);
     assert_true(since(start) < 8);
     assert_int_equal(rig_run(&a, TIER_STORE, 1, 4, true), TIER_DECLINED);
-    assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_FAILED);
+    assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_DECLINED);
     start = clock_ns();
     rig_close(&a);
     assert_true(since(start) < 8);
@@ -498,6 +537,7 @@ int main(void) {
         CASE(server_killed_in_the_middle_of_moves_is_survived),
         CASE(restarted_server_has_lost_what_was_known),
         CASE(frozen_server_ends_moves_within_the_limit),
+        CASE(a_lost_server_releases_all_that_wait_for_it),
         CASE(full_server_declines_stores_and_still_loads),
         CASE(replica_that_refuses_writes_is_read),
         CASE(server_that_refuses_reads_is_off),

@@ -126,7 +126,7 @@ static void a_line_names_the_tier_that_did_not_give_what_it_had(void **state) {
     static const char *const words[TIER_RESULTS] = {
         [TIER_GONE] = "what remote had further on was gone when it was loaded",
         [TIER_DAMAGED] = "what remote had further on was damaged",
-        [TIER_FAILED] = "remote failed or took too long to load more",
+        [TIER_FAILED] = "its load from remote failed after 0.0 s",
         [TIER_DECLINED] = "remote is off for now and may have more",
     };
     struct desk d;

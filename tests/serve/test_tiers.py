@@ -215,6 +215,27 @@ class Tiers(unittest.TestCase):
         self.assertTrue(wait_for(stored, 30))
         server.stop()
 
+    def test_a_frozen_store_releases_those_who_wait_and_says_so(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        server = Weir(*COMMON, "--remote-store", redis.url, "--log-cache")
+        for p in PROMPTS[:3]:
+            ask(server, p)
+        settled(server, "remote")
+        forget_device(server)
+        redis.process.send_signal(signal.SIGSTOP)
+        began = time.time()
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(lambda p: ask(server, p)[0], PROMPTS[:3]))
+        took = time.time() - began
+        redis.process.send_signal(signal.SIGCONT)
+        self.assertEqual(answers, self.cold[:3])
+        self.assertLess(took, 9)  # 2 s to notice; a move might take 10
+        self.assertEqual(metric(server, "weir_tier_moves_total",
+                                'tier="remote",task="load",result="failed"'), 3)
+        _, log = server.stop()
+        self.assertEqual(log.count("its load from remote failed after 2."), 3, log)
+
     def test_redis_stopped_started_filled_and_damaged(self):
         redis = Redis()
         self.addCleanup(redis.stop)
