@@ -227,11 +227,14 @@ void weir_get_stats(const weir_engine *e, weir_stats *out);
 /* What weir_reset_prefix_cache gave up, and what it had to leave because sequences use it. */
 typedef struct weir_cache_reset {
     uint64_t pages, states, pages_in_use, states_in_use;
-    uint64_t records[WEIR_SOURCES]; /* of the tiers */
+    uint64_t records[WEIR_SOURCES];      /* of the tiers, dropped */
+    uint64_t records_left[WEIR_SOURCES]; /* that the tiers keep; of WEIR_REMOTE those that this
+                                            process knew of: they are other servers', too */
 } weir_cache_reset;
 /* Gives up all that is kept for reuse and not in use at this moment, `tiers`: also below the device
- * pools. Waits for the engine thread, which may be in a step. WEIR_CLOSED when the engine is
- * closing. */
+ * pools; the remote store keeps its records, and this process loads none of them from then on but
+ * those it stores itself. Waits for the engine thread, which may be in a step. WEIR_CLOSED when the
+ * engine is closing. */
 weir_status weir_reset_prefix_cache(weir_engine *e, bool tiers, weir_cache_reset *out);
 
 /* Stop admitting (weir_submit gives WEIR_CLOSED); what runs goes on. */

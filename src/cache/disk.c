@@ -124,7 +124,7 @@ static void disk_usage(const struct tier *t, struct tier_usage *out) {
     out->up = disk_mover_may(&d->mover, DISK_WRITE) && disk_mover_may(&d->mover, DISK_READ);
 }
 
-static uint64_t disk_reset(struct tier *t) {
+static uint64_t disk_reset(struct tier *t, uint64_t *left) {
     struct disk_tier *d = disk_of(t);
     d->lane.began++;
     struct disk_notes *notes = malloc(sizeof *notes);
@@ -133,7 +133,7 @@ static uint64_t disk_reset(struct tier *t) {
         *notes = (struct disk_notes){.floor = atomic_fetch_add(&d->mover.generation, 1) + 1};
         disk_mover_note(&d->mover, notes);
     }
-    return shelf_reset(d->shelf);
+    return shelf_reset(d->shelf, left);
 }
 
 static void disk_close(struct tier *t) {

@@ -109,9 +109,9 @@ static void host_usage(const struct tier *t, struct tier_usage *out) {
     out->up = true;
 }
 
-static uint64_t host_reset(struct tier *t) {
+static uint64_t host_reset(struct tier *t, uint64_t *left) {
     host_of(t)->lane.began++;
-    return shelf_reset(host_of(t)->shelf);
+    return shelf_reset(host_of(t)->shelf, left);
 }
 
 static void host_close(struct tier *t) {

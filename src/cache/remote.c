@@ -567,10 +567,10 @@ static void remote_usage(const struct tier *t, struct tier_usage *out) {
         out->pages * r->shape.page_bytes + out->states * record_state_bytes(&r->shape);
 }
 
-static uint64_t remote_reset(struct tier *t) {
+static uint64_t remote_reset(struct tier *t, uint64_t *left) {
     struct remote *r = (struct remote *)t;
     pthread_mutex_lock(&r->lock);
-    const uint64_t n = remote_known_reset(r->known);
+    *left = remote_known_reset(r->known);
     if (!r->own_only)
         log_line(LOG_INFO,
                  "remote store %s: reset: this process loads only what it stores from now on; what "
@@ -579,7 +579,7 @@ static uint64_t remote_reset(struct tier *t) {
     r->own_only = true;
     r->resets++;
     pthread_mutex_unlock(&r->lock);
-    return n;
+    return 0;
 }
 
 static void free_remote(struct remote *r) {

@@ -416,7 +416,8 @@ void shelf_grow(struct shelf *s) {
 void shelf_forget(struct shelf *s) {
     enum shelf_kind kind;
     uint32_t place;
-    shelf_reset(s);
+    uint64_t left;
+    shelf_reset(s, &left);
     shelf_shrink(s);
     while (shelf_give_back(s, &kind, &place))
         shelf_given_back(s, kind, place);
@@ -444,12 +445,15 @@ void shelf_keep_leaving(struct shelf *s, enum shelf_kind kind, uint32_t place) {
     push(&s->kind[kind].leaving, record_at(s, kind, place));
 }
 
-uint64_t shelf_reset(struct shelf *s) {
+uint64_t shelf_reset(struct shelf *s, uint64_t *left) {
     uint64_t n = 0;
+    *left = 0;
     for (struct shelf_record *r = s->oldest, *next; r; r = next) {
         next = r->newer;
-        if (r->pins)
+        if (r->pins) {
+            ++*left;
             continue;
+        }
         shelf_lose(s, r);
         n++;
     }

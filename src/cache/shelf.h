@@ -76,8 +76,8 @@ bool shelf_give_back(struct shelf *s, enum shelf_kind *kind, uint32_t *place);
 void shelf_given_back(struct shelf *s, enum shelf_kind kind, uint32_t place);
 void shelf_keep_leaving(struct shelf *s, enum shelf_kind kind, uint32_t place); /* not done yet */
 
-/* Loses all that is not pinned; returns how many records that were. */
-uint64_t shelf_reset(struct shelf *s);
+/* Loses all that is not pinned; returns how many records that were, *left: how many were pinned. */
+uint64_t shelf_reset(struct shelf *s, uint64_t *left);
 
 struct shelf_usage {
     uint64_t records[SHELF_KINDS], present[SHELF_KINDS], evicted[SHELF_KINDS];

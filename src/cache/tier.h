@@ -86,8 +86,9 @@ struct tier {
      * one at the end of block n. */
     void (*touch)(struct tier *t, const struct cache_key *keys, uint32_t n, bool state);
     void (*usage)(const struct tier *t, struct tier_usage *out);
-    /* Forgets everything that is not under way; returns how many records that were. */
-    uint64_t (*reset)(struct tier *t);
+    /* Drops everything that is not under way; returns how many records that were. *left: how many
+     * that it knew of stay where they are, because they are under way or not this process's own. */
+    uint64_t (*reset)(struct tier *t, uint64_t *left);
     /* Waits for what is under way and frees the tier. Uncollected moves are dropped: their owner
      * must not wait for them. */
     void (*close)(struct tier *t);

@@ -484,9 +484,18 @@ uint32_t cache_tiers_counts(const struct cache_tiers *t, struct cache_tier_count
     return n;
 }
 
-void cache_tiers_reset(struct cache_tiers *t, uint64_t dropped[TIER_KINDS]) {
-    for (int k = 0; k < TIER_KINDS; k++)
-        dropped[k] = t->tier[k] ? t->tier[k]->reset(t->tier[k]) : 0;
+void cache_tiers_reset(struct cache_tiers *t, bool drop, uint64_t dropped[TIER_KINDS],
+                       uint64_t left[TIER_KINDS]) {
+    for (int k = 0; k < TIER_KINDS; k++) {
+        struct tier_usage u = {0};
+        dropped[k] = 0;
+        if (t->tier[k] && drop)
+            dropped[k] = t->tier[k]->reset(t->tier[k], &left[k]);
+        else if (t->tier[k])
+            t->tier[k]->usage(t->tier[k], &u);
+        if (!t->tier[k] || !drop)
+            left[k] = u.pages + u.states;
+    }
 }
 
 void cache_tiers_touch(struct cache_tiers *t, const struct cache_lease *lease, uint32_t n) {

@@ -56,8 +56,9 @@ struct cache_tier_counts {
 };
 /* Returns how many tiers there are, in order. */
 uint32_t cache_tiers_counts(const struct cache_tiers *t, struct cache_tier_counts out[TIER_KINDS]);
-/* Every tier forgets what is not under way; dropped[kind] counts records. */
-void cache_tiers_reset(struct cache_tiers *t, uint64_t dropped[TIER_KINDS]);
+/* Every tier drops what it may, see tier.h; counts of records by kind. drop false: none does. */
+void cache_tiers_reset(struct cache_tiers *t, bool drop, uint64_t dropped[TIER_KINDS],
+                       uint64_t left[TIER_KINDS]);
 /* A prompt resumed after the first n tokens of the lease: lower tiers keep it longer. */
 void cache_tiers_touch(struct cache_tiers *t, const struct cache_lease *lease, uint32_t n);
 

@@ -27,8 +27,8 @@ static const struct option_spec sweep_options[] = {
     {.name = "reset-cache",
      .type = OPTION_FLAG,
      .offset = AT(reset_cache),
-     .help = "Empty the server's prefix cache before each point (POST /reset_prefix_cache, or "
-             "/flush_cache)."},
+     .help = "Empty the server's prefix cache before each point (POST "
+             "/reset_prefix_cache?reset_external=true, or /flush_cache)."},
     {.name = "admin-key",
      .value = "K",
      .type = OPTION_TEXT,
@@ -57,7 +57,7 @@ static weir_status read_points(const char *text, uint32_t *point, uint32_t *n, w
 }
 
 static weir_status reset_cache(const struct sweep_args *a, weir_error *err) {
-    static const char *const paths[] = {"/reset_prefix_cache", "/flush_cache"};
+    static const char *const paths[] = {"/reset_prefix_cache?reset_external=true", "/flush_cache"};
     struct client_options o = {.url = a->bench.url,
                                .api_key = a->admin_key ? a->admin_key : a->bench.api_key,
                                .ca_file = a->bench.ca,

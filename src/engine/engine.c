@@ -75,11 +75,11 @@ static void serve_resets(weir_engine *e, struct reset_call *first, bool refuse) 
     if (!first)
         return;
     for (struct reset_call *c = first; c && !refuse; c = c->next) {
-        uint64_t records[TIER_KINDS] = {0};
+        uint64_t dropped[TIER_KINDS] = {0}, left[TIER_KINDS] = {0};
         struct cache_usage before = cache_get_usage(e->index);
         cache_evict_all(e->index, false);
-        if (e->tiers && c->tiers)
-            cache_tiers_reset(e->tiers, records);
+        if (e->tiers)
+            cache_tiers_reset(e->tiers, c->tiers, dropped, left);
         struct cache_usage after = cache_get_usage(e->index);
         c->result = (weir_cache_reset){
             .pages = before.pages_cached - after.pages_cached,
@@ -87,8 +87,10 @@ static void serve_resets(weir_engine *e, struct reset_call *first, bool refuse) 
             .pages_in_use = after.pages_used,
             .states_in_use = after.slots_used,
         };
-        for (int k = 0; k < TIER_KINDS; k++)
-            c->result.records[k + 1] = records[k];
+        for (int k = 0; k < TIER_KINDS; k++) {
+            c->result.records[k + 1] = dropped[k];
+            c->result.records_left[k + 1] = left[k];
+        }
     }
     pthread_mutex_lock(&e->lock);
     for (struct reset_call *c = first; c;) {

@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <strings.h>
 
 static void reply(struct http_reply *r, int status, json_t *value) {
     char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
@@ -259,7 +260,12 @@ static void reset_work(void *arg) {
     c->status = weir_reset_prefix_cache(c->server->engine, c->tiers, &c->result);
 }
 
-/* Says what was given up and what had to stay, because somebody uses it. */
+static json_t *by_tier(const uint64_t n[WEIR_SOURCES]) {
+    return json_pack("{s:I, s:I, s:I}", "host", (json_int_t)n[WEIR_HOST], "disk",
+                     (json_int_t)n[WEIR_DISK], "remote", (json_int_t)n[WEIR_REMOTE]);
+}
+
+/* Says what was given up and what had to stay, because somebody uses it or it is not ours. */
 static void reset_done(void *arg) {
     struct reset *c = arg;
     const weir_cache_reset *d = &c->result;
@@ -272,29 +278,62 @@ static void reset_done(void *arg) {
         http_reply_error(c->reply, 503, NULL, "the engine is closing");
     else
         reply(c->reply, 200,
-              json_pack("{s:b, s:{s:I, s:I}, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "success", 1,
-                        "dropped", "pages", (json_int_t)d->pages, "states", (json_int_t)d->states,
-                        "in_use", "pages", (json_int_t)d->pages_in_use, "states",
-                        (json_int_t)d->states_in_use, "records_dropped", "host",
-                        (json_int_t)d->records[WEIR_HOST], "disk",
-                        (json_int_t)d->records[WEIR_DISK], "remote",
-                        (json_int_t)d->records[WEIR_REMOTE]));
+              json_pack("{s:b, s:{s:I, s:I}, s:{s:I, s:I}, s:o, s:o}", "success", 1, "dropped",
+                        "pages", (json_int_t)d->pages, "states", (json_int_t)d->states, "in_use",
+                        "pages", (json_int_t)d->pages_in_use, "states",
+                        (json_int_t)d->states_in_use, "records_dropped", by_tier(d->records),
+                        "records_left", by_tier(d->records_left)));
     free(c);
 }
 
-/* ?reset_external=false leaves the tiers below the device pools as they are. */
-static void reset_prefix_cache(void *arg, struct http_request *q, struct http_reply *r) {
-    static const char tiers[] = "reset_external=true", no_tiers[] = "reset_external=false";
-    if (!is_loaded(arg, r))
-        return;
-    bool keep = !strcmp(q->query, no_tiers);
-    if (q->query[0] && !keep && strcmp(q->query, tiers)) {
-        http_reply_error(r, 400, "reset_external", "the query may be %s or %s", tiers, no_tiers);
-        return;
+/* As Python's and JavaScript's clients write it. */
+static bool read_bool(const char *text, size_t n, bool *out) {
+    static const char *const words[] = {"false", "true", "0", "1"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && strncasecmp(words[i], text, n) == 0) {
+            *out = i % 2;
+            return true;
+        }
+    return false;
+}
+
+/* vLLM's two parameters. False: answered with what is wrong. */
+static bool reset_query(const char *query, struct http_reply *r, bool *tiers) {
+    static const char *const known[] = {"reset_external", "reset_running_requests"};
+    bool value[2] = {false, false};
+    for (const char *at = query, *end; *at; at = *end ? end + 1 : end) {
+        end = at + strcspn(at, "&");
+        const size_t name = strcspn(at, "=&"), skip = name + (at[name] == '=');
+        const size_t n = (size_t)(end - at) - skip;
+        size_t i = 0;
+        while (i < 2 && (strlen(known[i]) != name || strncmp(at, known[i], name) != 0))
+            i++;
+        if (i == 2) {
+            http_reply_error(r, 400, "query", "there is no parameter %.*s, only %s and %s",
+                             name < 64 ? (int)name : 64, at, known[0], known[1]);
+            return false;
+        }
+        if (!read_bool(at + skip, n, &value[i])) {
+            http_reply_error(r, 400, known[i], "%s must be true or false, not '%.*s'", known[i],
+                             n < 64 ? (int)n : 64, at + skip);
+            return false;
+        }
     }
+    if (value[1])
+        http_reply_error(r, 400, known[1], "%s: running requests are never interrupted here",
+                         known[1]);
+    *tiers = value[0];
+    return !value[1];
+}
+
+/* ?reset_external=true: the tiers below the device pools, too. */
+static void reset_prefix_cache(void *arg, struct http_request *q, struct http_reply *r) {
+    bool tiers;
+    if (!is_loaded(arg, r) || !reset_query(q->query, r, &tiers))
+        return;
     struct reset *c = malloc(sizeof *c);
     if (c) {
-        *c = (struct reset){.server = arg, .reply = r, .tiers = !keep, .status = WEIR_CLOSED};
+        *c = (struct reset){.server = arg, .reply = r, .tiers = tiers, .status = WEIR_CLOSED};
         http_on_closed(r, reset_closed, c);
         if (http_work(r, reset_work, reset_done, c))
             return;

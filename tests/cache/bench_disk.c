@@ -141,7 +141,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_disk: %s %s\n", err.where, err.message);
         return 1;
     }
-    b.tier->reset(b.tier);
+    b.tier->reset(b.tier, &(uint64_t){0});
     for (int s = 0; s < 2; s++) {
         double write = tier_run(&b, TIER_STORE, s), tier[MOST], fio[MOST];
         fio_run(&b, s); /* lays out its file */
@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
                (double)(s ? record_state_bytes(&b.shape) : b.shape.page_bytes) / 1e6, write, t, f,
                t / f);
     }
-    b.tier->reset(b.tier);
+    b.tier->reset(b.tier, &(uint64_t){0});
     b.tier->close(b.tier);
     cache_store_close(&b.store);
     return 0;

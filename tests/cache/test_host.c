@@ -68,7 +68,7 @@ static void memory_of_evicted_records_goes_to_the_other_kind(void **state) {
         t->usage(t, &u);
         assert_true(u.bytes_used <= u.bytes_total);
         assert_true(u.states >= 13);
-        t->reset(t);
+        t->reset(t, &(uint64_t){0});
     }
     size_t after = resident_kib();
     if (after > before + (8 << 10))

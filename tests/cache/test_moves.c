@@ -58,7 +58,8 @@ static void fake_usage(const struct tier *t, struct tier_usage *out) {
     const struct fake *f = (const struct fake *)t;
     *out = (struct tier_usage){.up = !f->off, .began = f->began};
 }
-static uint64_t fake_reset(struct tier *t) {
+static uint64_t fake_reset(struct tier *t, uint64_t *left) {
+    *left = 0;
     return 0;
 }
 static void fake_close(struct tier *t) {}

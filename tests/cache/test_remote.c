@@ -369,13 +369,22 @@ static void a_probe_of_many_keys_knows_each(void **state) {
     rig_close(&b);
 }
 
+/* Nothing in the server is dropped: so many records known here stay there. */
+static void reset_leaves(struct rig *a, uint64_t records) {
+    uint64_t left;
+    const size_t before = rig_count(&server, "*");
+    assert_int_equal(a->tier->reset(a->tier, &left), 0);
+    assert_int_equal(left, records);
+    assert_int_equal(rig_count(&server, "*"), before);
+}
+
 static void after_a_reset_only_what_was_stored_since_is_loaded(void **state) {
     struct rig a, b;
     rig_open(&a, 'a', server.port);
     rig_open(&b, 'a', server.port);
     assert_int_equal(rig_run(&a, TIER_STORE, 1, 3, true), TIER_OK);
     assert_int_equal(rig_run(&b, TIER_PROBE, 1, 3, true), TIER_OK);
-    assert_int_equal(a.tier->reset(a.tier), 4);
+    reset_leaves(&a, 4);
     assert_true(rig_all_are(&a, 1, 3, true, TIER_ABSENT));
     assert_int_equal(rig_run(&a, TIER_PROBE, 1, 3, true), TIER_OK);
     assert_true(rig_all_are(&a, 1, 3, true, TIER_ABSENT));
@@ -395,7 +404,7 @@ static void after_a_reset_only_what_was_stored_since_is_loaded(void **state) {
     rig_clear(&a);
     assert_int_equal(rig_run(&a, TIER_LOAD, 1, 3, true), TIER_OK);
     assert_true(rig_loaded(&a, 1, 3, true));
-    assert_int_equal(a.tier->reset(a.tier), 4);
+    reset_leaves(&a, 4);
     rig_close(&a);
     rig_close(&b);
 }
@@ -411,7 +420,7 @@ static void a_reset_counts_for_the_probe_under_way(void **state) {
     rig_move_make(&a, &m, TIER_PROBE, 1, 3, true, 0, 0);
     a.tier->submit(a.tier, &m.move);
     nanosleep(&(struct timespec){.tv_nsec = 200 * 1000000}, NULL); /* it has been sent by now */
-    a.tier->reset(a.tier);
+    a.tier->reset(a.tier, &(uint64_t){0});
     kill(server.pid, SIGCONT);
     rig_wait(&a, 1);
     assert_int_equal(m.move.result, TIER_OK);

@@ -131,7 +131,7 @@ static void random_histories_keep_budget_pins_and_places(void **state) {
                     shelf_lose(s, r);
                     o.lost[k][n] = o.pins[k][n] > 0;
                 } else if (below(60) == 0) {
-                    shelf_reset(s);
+                    shelf_reset(s, &(uint64_t){0});
                 }
                 break;
             case 7: { /* keys in any order, even one that cannot be */
@@ -150,7 +150,7 @@ static void random_histories_keep_budget_pins_and_places(void **state) {
             for (uint32_t n = 0; n < KEYS; n++)
                 while (o.pins[k][n] && o.pins[k][n]--)
                     shelf_unpin(s, o.record[k][n]);
-        shelf_reset(s);
+        shelf_reset(s, &(uint64_t){0});
         struct shelf_usage u = shelf_get_usage(s);
         assert_int_equal(u.records[0] + u.records[1] + u.present[0] + u.present[1] + u.bytes, 0);
         /* All of the budget can be had again, by either kind. */
@@ -204,7 +204,7 @@ static void what_needs_a_page_goes_before_it(void **state) {
                 shelf_unpin(s, pinned[i]);
             }
             if (!fits)
-                shelf_reset(s); /* a partial prefix would prove nothing */
+                shelf_reset(s, &(uint64_t){0}); /* a partial prefix would prove nothing */
             for (uint32_t c = 0; c < 4; c++) {
                 bool all = true;
                 for (uint32_t i = 0; i < 12; i++) {

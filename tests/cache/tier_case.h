@@ -212,7 +212,7 @@ static inline void case_history(struct tier_case *c, struct tier *t, uint64_t se
             busy[i] = true;
             under_way++;
         } else if (step < steps && (r >> 40) % 200 == 0) {
-            t->reset(t);
+            t->reset(t, &(uint64_t){0});
         } else if (step < steps && (r >> 40) % 4 == 0) {
             struct cache_key keys[16];
             uint32_t n = (uint32_t)((r >> 16) % 16);

@@ -224,8 +224,21 @@ class Keys(Case):
         self.assertGreater(reply["dropped"]["states"], 0)
         self.assertEqual(reply["in_use"], {"pages": 0, "states": 0})
         self.assertEqual(reply["records_dropped"], {"host": 0, "disk": 0, "remote": 0})
+        self.assertEqual(reply["records_left"], {"host": 0, "disk": 0, "remote": 0})
         self.assertEqual(cached(), 0)
-        self.assertEqual(post(self.server, "/reset_prefix_cache?x=1", b"", root).status, 400)
+        for query, said in (
+                ("reset_externl=false", "no parameter reset_externl, only reset_external and"),
+                ("reset_external=maybe", "reset_external must be true or false, not 'maybe'"),
+                ("reset_external", "reset_external must be true or false, not ''"),
+                ("reset_external=1&reset_running_requests=true", "running requests are never")):
+            reply = post(self.server, "/reset_prefix_cache?" + query, b"", root)
+            self.assertEqual(reply.status, 400, query)
+            self.assertIn(said, reply.json()["error"]["message"])
+        for query in ("reset_external=True", "reset_external=False", "reset_external=1&",
+                      "reset_running_requests=false&reset_external=0"):
+            reply = post(self.server, "/reset_prefix_cache?" + query, b"", root)
+            self.assertEqual(reply.status, 200, reply.body)
+        self.assertEqual(cached(), 0)
         again = post(self.server, "/reset_prefix_cache?reset_external=false", b"", root).json()
         self.assertEqual(again["dropped"]["pages"], 9)
 

@@ -119,6 +119,30 @@ class Tiers(unittest.TestCase):
                 code, _ = server.stop()
                 self.assertEqual(code, 0)
 
+    def test_a_reset_says_what_the_tiers_dropped_and_what_they_keep(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        options = (*COMMON, "--disk-offload-dir", self.directory, "--remote-store", redis.url)
+        server = Weir(*options)
+        text, whole = self.cold[0], (len(PROMPTS[0]) - 1) // 64 * 64
+        ask(server, PROMPTS[0])
+        settled(server, "disk")
+        settled(server, "remote")
+        keys, records = redis.command("DBSIZE"), whole // 64 + 1
+
+        def reset(query=""):
+            reply = post(server, "/reset_prefix_cache" + query, b"", ROOT).json()
+            self.assertEqual(redis.command("DBSIZE"), keys)
+            return reply["records_dropped"], reply["records_left"]
+        none = {"host": 0, "disk": 0, "remote": 0}
+        self.assertEqual(reset(), (none, {"host": 0, "disk": records, "remote": records}))
+        self.assertEqual(ask(server, PROMPTS[0]), (text, whole))  # as vLLM's default: the tiers stay
+        self.assertEqual(reset("?reset_external=true"),
+                         ({"host": 0, "disk": records, "remote": 0},
+                          {"host": 0, "disk": 0, "remote": records}))
+        self.assertEqual(ask(server, PROMPTS[0]), (text, 0))
+        server.stop()
+
     def test_F052_a_second_server_reads_what_the_first_published(self):
         redis = Redis()
         self.addCleanup(redis.stop)
