@@ -190,7 +190,7 @@ void weir_get_info(const weir_engine *e, weir_info *out);
 /* Where reused tokens came from; the last three are the tiers below the device pools. */
 enum weir_source { WEIR_DEVICE, WEIR_HOST, WEIR_DISK, WEIR_REMOTE, WEIR_SOURCES };
 /* Why a KDA state was kept; weir_checkpoint_reason gives the names. */
-enum { WEIR_CHECKPOINT_REASONS = 5, WEIR_MOVE_RESULTS = 5 };
+enum { WEIR_CHECKPOINT_REASONS = 6, WEIR_MOVE_RESULTS = 5 };
 const char *weir_checkpoint_reason(int reason);
 /* How a move between the pools and a tier ended: ok, gone, damaged, failed, declined. */
 const char *weir_move_result(int result);

@@ -173,6 +173,8 @@ void cache_admit(struct cache_index *x, struct cache_lease *lease, const int32_t
     if (lease->from_node) {
         node_resumed(&x->table, lease->from_node);
         x->counts.resumed[lease->from_node->reason]++;
+        if (lease->from_node->reason == CHECKPOINT_PREFILL)
+            lease->cut_node = lease->from_node;
     }
     if (!x->setup.enabled)
         return;
@@ -274,6 +276,7 @@ uint32_t cache_checkpoints(struct cache_index *x, struct cache_lease *lease, uin
     uint32_t n = 0;
     if (!x->setup.enabled)
         return 0;
+    lease->n_prompt = n_prompt;
     for (uint32_t p = (from / PAGE_TOKENS + 1) * PAGE_TOKENS; p <= from + rows; p += PAGE_TOKENS) {
         uint32_t block = p / PAGE_TOKENS;
         enum checkpoint_reason why = wanted_for(x, lease, p, n_prompt);
@@ -343,6 +346,17 @@ static void end_promise(const struct cache_lease *lease, const struct cache_mark
         lease->nodes[m->position / PAGE_TOKENS - 1]->expected--;
 }
 
+/* What an earlier try at this prompt had left is of no more use once a later state is kept; where
+ * others have parted from it there is a junction. */
+static void drop_cut_state(struct cache_index *x, struct cache_lease *lease) {
+    struct cache_node *n = lease->cut_node;
+    if (!n || n->slot_pins > 0)
+        return;
+    lease->cut_node = NULL;
+    if (n->slot >= 0 && n->reason == CHECKPOINT_PREFILL && n->superseded)
+        id_pool_give(&x->table.slots, node_steal_state(&x->table, n));
+}
+
 static void publish_state(struct cache_index *x, struct cache_lease *lease,
                           const struct cache_mark *m) {
     uint32_t block = m->position / PAGE_TOKENS;
@@ -353,6 +367,7 @@ static void publish_state(struct cache_index *x, struct cache_lease *lease,
     }
     node_set_state(&x->table, node, m->slot, m->reason);
     x->counts.stored[m->reason]++;
+    drop_cut_state(x, lease);
     if (m->reason == CHECKPOINT_TURN)
         lease->turn_node = node; /* the next one may replace it: not yet for the tiers */
     else
@@ -368,6 +383,7 @@ void cache_computed(struct cache_index *x, struct cache_lease *lease, const int3
     }
     if (!x->setup.enabled)
         return;
+    lease->computed = tokens;
     index_hash(x, lease, ids, tokens);
     for (uint32_t b = lease->n_published; b < tokens / PAGE_TOKENS; b++) {
         if (!hold_block(x, lease, b))
@@ -383,6 +399,27 @@ void cache_computed(struct cache_index *x, struct cache_lease *lease, const int3
     memmove(lease->marks, lease->marks + done, lease->n_marks * sizeof *lease->marks);
 }
 
+/* A prompt that is cut short while it is computed, because its client left or its pages went to
+ * others, is likely to come again. Its live state is that of the prefix computed so far, and the
+ * slot would be free: it becomes a kept one. Between blocks there is no such state. */
+static void keep_live_state(struct cache_index *x, struct cache_lease *lease) {
+    uint32_t block = lease->computed / PAGE_TOKENS;
+    if (lease->slot < 0 || block == 0 || lease->computed % PAGE_TOKENS ||
+        lease->computed >= lease->n_prompt || block > lease->n_published ||
+        lease->nodes[block - 1]->slot >= 0 || !x->setup.policy.keeps[CHECKPOINT_PROMPT])
+        return;
+    struct cache_node *node = lease->nodes[block - 1];
+    node_set_state(&x->table, node, lease->slot, CHECKPOINT_PREFILL);
+    lease->slot = -1;
+    x->counts.stored[CHECKPOINT_PREFILL]++;
+    index_freshen(x, node);
+    drop_cut_state(x, lease);
+}
+
+void cache_spoil(struct cache_lease *lease) {
+    lease->n_prompt = 0;
+}
+
 void cache_release(struct cache_index *x, struct cache_lease *lease) {
     struct node_table *t = &x->table;
     stop_waiting(x, lease);
@@ -395,7 +432,8 @@ void cache_release(struct cache_index *x, struct cache_lease *lease) {
         node_unpin_state(t, lease->from_node);
     if (lease->turn_node && lease->turn_node->slot >= 0)
         index_freshen(x, lease->turn_node);
-    lease->from_node = lease->turn_node = NULL;
+    keep_live_state(x, lease);
+    lease->from_node = lease->turn_node = lease->cut_node = NULL;
     for (uint32_t b = lease->n_pages > lease->n_held ? lease->n_pages : lease->n_held; b-- > 0;) {
         struct cache_node *node = b < lease->n_held ? lease->nodes[b] : NULL;
         bool published = b < lease->n_published;
@@ -416,6 +454,7 @@ void cache_release(struct cache_index *x, struct cache_lease *lease) {
     lease->n_pages = lease->n_held = lease->n_published = lease->n_given = 0;
     lease->slot = lease->from = -1;
     lease->resume = lease->kept = lease->matched = lease->junction = 0;
+    lease->n_prompt = lease->computed = 0;
 }
 
 /* ---------------------------------------------------------------------------------- explanations

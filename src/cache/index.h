@@ -60,8 +60,10 @@ struct cache_lease {
     uint32_t n_marks, mark_capacity;
     struct cache_node *from_node; /* pinned until the first step was collected */
     struct cache_node *turn_node; /* the last state of the answer, replaced by the next */
+    struct cache_node *cut_node;  /* the state it started from, left by a try that was cut short */
     struct cache_node *wait_node; /* a promise this one waits for */
     uint32_t junction;            /* a state is wanted here, 0: nowhere */
+    uint32_t n_prompt, computed;  /* where the prompt ends; tokens of collected steps */
 };
 
 struct cache_usage {
@@ -110,8 +112,11 @@ uint32_t cache_checkpoints(struct cache_index *x, struct cache_lease *lease, uin
  * was asked for are offered to others. */
 void cache_computed(struct cache_index *x, struct cache_lease *lease, const int32_t *ids,
                     uint32_t tokens);
-/* Gives everything back, tail pages first. What was published stays as idle content. No step in
- * flight may name the lease. */
+/* A step has run that cache_computed is not told of, or went wrong: nobody may go on from the
+ * lease's live state. */
+void cache_spoil(struct cache_lease *lease);
+/* Gives everything back, tail pages first. What was published stays as idle content, and so does
+ * the live state of a prompt that has not come to its end. No step in flight may name the lease. */
 void cache_release(struct cache_index *x, struct cache_lease *lease);
 
 struct cache_usage cache_get_usage(const struct cache_index *x);

@@ -417,7 +417,7 @@ static void evict_page(struct node_table *t) {
 static double expected_share(enum checkpoint_reason reason, bool last, uint32_t hits) {
     static const double share[CHECKPOINT_REASONS] = {
         [CHECKPOINT_PROMPT] = 0.8,   [CHECKPOINT_JUNCTION] = 0.5, [CHECKPOINT_TURN] = 0.5,
-        [CHECKPOINT_INTERVAL] = 0.2, [CHECKPOINT_FETCHED] = 0.8,
+        [CHECKPOINT_INTERVAL] = 0.2, [CHECKPOINT_PREFILL] = 0.5,  [CHECKPOINT_FETCHED] = 0.8,
     };
     if (last)
         return share[reason];

@@ -9,7 +9,7 @@
 static const char *const names[CHECKPOINT_REASONS] = {
     [CHECKPOINT_PROMPT] = "end-of-prompt", [CHECKPOINT_JUNCTION] = "junction",
     [CHECKPOINT_TURN] = "end-of-turn",     [CHECKPOINT_INTERVAL] = "interval",
-    [CHECKPOINT_FETCHED] = "fetched",
+    [CHECKPOINT_PREFILL] = "prefill",      [CHECKPOINT_FETCHED] = "fetched",
 };
 
 const char *checkpoint_reason_name(enum checkpoint_reason r) {
@@ -17,7 +17,7 @@ const char *checkpoint_reason_name(enum checkpoint_reason r) {
 }
 
 struct checkpoint_policy checkpoint_policy_default(void) {
-    return (struct checkpoint_policy){.keeps = {true, true, true, true, false},
+    return (struct checkpoint_policy){.keeps = {true, true, true, true},
                                       .interval = CHECKPOINT_DEFAULT_INTERVAL,
                                       .rederive_tokens = CHECKPOINT_DEFAULT_REDERIVE};
 }

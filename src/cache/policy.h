@@ -12,6 +12,7 @@ enum checkpoint_reason {
     CHECKPOINT_JUNCTION, /* where a prompt leaves the path of an earlier one */
     CHECKPOINT_TURN,     /* the last boundary of an answer: the next prompt will repeat it */
     CHECKPOINT_INTERVAL, /* every R tokens */
+    CHECKPOINT_PREFILL,  /* where a prompt had come to when it was cut short; goes with PROMPT */
     CHECKPOINT_FETCHED,  /* came from a lower tier; no policy asks for it */
     CHECKPOINT_REASONS,
 };

@@ -132,6 +132,8 @@ static void end_everything(weir_engine *e) {
         engine_end(e, e->scheduler.waiting[0], WEIR_FINISH_ABORT, WEIR_OK);
     while (e->scheduler.n_parked)
         engine_end(e, e->scheduler.parked[0], WEIR_FINISH_ABORT, WEIR_OK);
+    if (e->tiers)
+        cache_tiers_round(e->tiers); /* offers what the ended ones have left */
     publish(e);
     /* Whatever was cancelled meanwhile; all are gone now, so nobody adds to the list any more. */
     pthread_mutex_lock(&e->lock);

@@ -31,6 +31,8 @@ void engine_end(weir_engine *e, struct weir_request *r, weir_finish finish, weir
     r->run.error = error;
     e->totals.finished[finish]++;
     touch(e, r);
+    if (finish == WEIR_FINISH_ERROR)
+        cache_spoil(&r->run.lease);
     if (r->run.in_flight == 0)
         give_back(e, r);
 }
@@ -105,8 +107,14 @@ void engine_apply(weir_engine *e, const struct step *step, const struct step_out
     for (uint32_t i = 0; i < step->n_entries; i++) {
         struct weir_request *r = step->entries[i].request;
         r->run.in_flight--;
-        if (r->run.stage == STAGE_RUNNING)
+        /* One that ended meanwhile leaves what the step computed, as far as its tokens are known:
+         * a client that gave up on a long prompt will be back. */
+        bool known = r->run.finish != WEIR_FINISH_ERROR &&
+                     step->entries[i].end <= r->ask.n_prompt + r->run.n_output;
+        if (r->run.stage == STAGE_RUNNING || known)
             cache_computed(e->index, &r->run.lease, r->tokens, step->entries[i].end);
+        else
+            cache_spoil(&r->run.lease);
     }
     for (uint32_t i = 0; i < outcome->n_results; i++) {
         const struct logits_owner *o = &step->owners[i];

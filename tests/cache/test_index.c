@@ -337,6 +337,77 @@ static void an_answer_is_the_prefix_of_the_next_prompt(void **state) {
     }
 }
 
+/* Computes a prompt of n tokens up to `end` and gives it up there, or at its end. */
+static uint32_t try_prompt(struct bench *b, uint32_t n, uint32_t end) {
+    struct batch_checkpoint mark[130];
+    uint32_t resumed;
+    struct cache_lease l = start(b, n, &resumed);
+    for (uint32_t at = resumed; at < end;) {
+        uint32_t rows = end - at < 512 ? end - at : 512;
+        cache_checkpoints(b->x, &l, at, rows, n, mark);
+        l.from = l.slot;
+        at += rows;
+        cache_computed(b->x, &l, b->ids, at);
+    }
+    cache_release(b->x, &l);
+    cache_lease_close(&l);
+    return resumed;
+}
+
+static void a_prompt_cut_short_goes_on_where_it_was(void **state) {
+    static const char *const policies[] = {"default", "end-of-prompt"};
+    for (int i = 0; i < 2; i++) {
+        struct bench b = open_bench(policies[i], 100, 8);
+        const uint64_t *stored;
+        assert_int_equal(try_prompt(&b, 5000, 1024), 0);
+        assert_int_equal(try_prompt(&b, 5000, 2048), 1024);
+        assert_int_equal(try_prompt(&b, 5000, 2048), 2048); /* left before its first step */
+        struct cache_counts c = cache_get_counts(b.x);
+        stored = c.stored;
+        assert_int_equal(stored[CHECKPOINT_PREFILL], 2);
+        assert_int_equal(c.resumed[CHECKPOINT_PREFILL], 2);
+        /* One state for one prompt, however often it was tried. */
+        assert_int_equal(cache_get_usage(b.x).slots_cached, 1);
+        assert_int_equal(try_prompt(&b, 5000, 3200), 2048);
+        assert_int_equal(cache_get_usage(b.x).slots_cached, 1);
+        /* Once it is computed its own state is all that stays. */
+        assert_int_equal(try_prompt(&b, 5000, 5000), 3200);
+        assert_int_equal(cache_get_usage(b.x).slots_cached, 1);
+        assert_int_equal(try_prompt(&b, 5000, 5000), 4992);
+        cache_index_close(b.x);
+    }
+}
+
+static void a_state_left_by_a_cut_prompt_stays_while_it_is_the_last(void **state) {
+    struct bench b = open_bench("end-of-prompt", 100, 8);
+    try_prompt(&b, 5000, 2048);
+    /* The end of this one is where the other was cut. */
+    assert_int_equal(try_prompt(&b, 2100, 2100), 2048);
+    assert_int_equal(try_prompt(&b, 2100, 2100), 2048);
+    cache_index_close(b.x);
+}
+
+static void what_is_no_state_of_a_whole_prefix_is_not_kept(void **state) {
+    struct bench b = open_bench("end-of-prompt", 100, 8);
+    uint32_t resumed;
+    try_prompt(&b, 5000, 1000); /* inside a block */
+    assert_int_equal(cache_get_usage(b.x).slots_cached, 0);
+    /* A step that was not collected has changed the live state. */
+    struct cache_lease l = start(&b, 5000, &resumed);
+    struct batch_checkpoint mark[130];
+    cache_checkpoints(b.x, &l, 0, 1024, 5000, mark);
+    cache_computed(b.x, &l, b.ids, 1024);
+    cache_spoil(&l);
+    cache_release(b.x, &l);
+    cache_lease_close(&l);
+    assert_int_equal(cache_get_usage(b.x).slots_cached, 0);
+    cache_index_close(b.x);
+    b = open_bench("none", 100, 8);
+    try_prompt(&b, 5000, 1024);
+    assert_int_equal(cache_get_usage(b.x).slots_cached, 0);
+    cache_index_close(b.x);
+}
+
 static void a_prefix_seen_twice_gets_a_state_at_its_fork(void **state) {
     struct bench b = open_bench("junction", 200, 8);
     turn(&b, 1000, 1);
@@ -498,6 +569,9 @@ int main(void) {
         cmocka_unit_test(F046_history_without_its_states_is_no_hit),
         cmocka_unit_test(F042_prompts_around_whole_blocks_resume_where_the_one_before_ended),
         cmocka_unit_test(an_answer_is_the_prefix_of_the_next_prompt),
+        cmocka_unit_test(a_prompt_cut_short_goes_on_where_it_was),
+        cmocka_unit_test(a_state_left_by_a_cut_prompt_stays_while_it_is_the_last),
+        cmocka_unit_test(what_is_no_state_of_a_whole_prefix_is_not_kept),
         cmocka_unit_test(a_prefix_seen_twice_gets_a_state_at_its_fork),
         cmocka_unit_test(requests_that_arrive_together_compute_their_prefix_once),
         cmocka_unit_test(one_slot_is_enough_to_resume),

@@ -226,12 +226,88 @@ static void hits_are_counted_by_where_the_state_was(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* -------------------------------------------------------------------------------- cut-short
+ * prompts
+ */
+
+enum { LONG = 2000 };
+
+static void long_prompt(int32_t ids[LONG]) {
+    for (int i = 0; i < LONG; i++)
+        ids[i] = (i * i + i / 7) % 90;
+}
+
+/* Submits the long prompt and waits until part of it is computed. */
+static weir_request *start_long(weir_engine *e, const int32_t *ids) {
+    weir_params p = weir_params_default();
+    weir_request *r;
+    weir_error err;
+    weir_stats s;
+    p.max_tokens = 4;
+    p.ignore_eos = true;
+    assert_int_equal(weir_submit(e, ids, LONG, &p, NULL, &r, &err), WEIR_OK);
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        weir_get_stats(e, &s);
+    } while (s.step_rows < 640);
+    return r;
+}
+
+/* What a client that ran out of patience finds when it asks again. */
+static void a_cancelled_prompt_goes_on_where_it_was(void **state) {
+    int32_t ids[LONG];
+    weir_progress end;
+    weir_stats s;
+    weir_params p = weir_params_default();
+    long_prompt(ids);
+    for (int async = 0; async < 2; async++) {
+        weir_options o = small_engine();
+        o.max_model_len = LONG + 100;
+        o.async_scheduling = async;
+        weir_engine *e = open_engine("models/tiny-k3", &o);
+        weir_release(start_long(e, ids));
+        p.max_tokens = 4;
+        run_alone(e, ids, LONG, p, &end);
+        assert_true(end.cached_tokens >= 512 && end.cached_tokens % 64 == 0);
+        weir_get_stats(e, &s);
+        /* All that was computed was kept. */
+        assert_int_equal(s.step_rows, LONG + 4 - 1);
+        weir_close(e);
+    }
+}
+
+/* The same when the server went down meanwhile, and another one finds it on disk. */
+static void a_prompt_cut_short_by_the_end_of_the_server_goes_on_from_disk(void **state) {
+    char directory[] = "/tmp/weir-sources-XXXXXX", command[64];
+    assert_non_null(mkdtemp(directory));
+    int32_t ids[LONG];
+    weir_progress end;
+    weir_params p = weir_params_default();
+    long_prompt(ids);
+    weir_options o = small_engine();
+    o.max_model_len = LONG + 100;
+    o.disk_offload_dir = directory;
+    o.disk_offload_bytes = 64 << 20;
+    weir_engine *e = open_engine("models/tiny-k3", &o);
+    weir_release(start_long(e, ids));
+    weir_close(e);
+    e = open_engine("models/tiny-k3", &o);
+    p.max_tokens = 4;
+    run_alone(e, ids, LONG, p, &end);
+    assert_true(end.cached_tokens >= 512);
+    weir_close(e);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_says_how_far_and_from_where),
         cmocka_unit_test(a_line_names_what_kept_the_prompt_from_resuming_further_on),
         cmocka_unit_test(a_line_names_the_tier_that_did_not_give_what_it_had),
         cmocka_unit_test(hits_are_counted_by_where_the_state_was),
+        cmocka_unit_test(a_cancelled_prompt_goes_on_where_it_was),
+        cmocka_unit_test(a_prompt_cut_short_by_the_end_of_the_server_goes_on_from_disk),
     };
     return cmocka_run_group_tests_name("sources", tests, NULL, NULL);
 }
