@@ -231,11 +231,11 @@ static weir_status measure(struct bench *b, weir_error *err) {
     if (!take_scratch(b))
         return weir_fail(err, WEIR_NO_MEMORY, r->c.name, "no memory for scratch");
     struct idle_mark from = idle_mark();
-    r->bound = kernel_limit(r->c.bound, kernel_arithmetic_of(c->name));
+    r->bound = kernel_limit(&r->c, kernel_arithmetic_of(c->name));
     weir_status s = kernel_check(b->w, c, b->team, b->effort.check_budget, &r->error, err);
     if (s)
         return s;
-    r->exceeded = !kernel_error_within(&r->error, r->bound);
+    r->exceeded = !kernel_error_within(&r->error, &r->bound);
     const struct column *base = NULL;
     if (b->o->baseline)
         base =

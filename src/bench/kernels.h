@@ -47,7 +47,7 @@ struct kernel_row {
     double best_share; /* the best sample under the best of the roofs */
     const char *limit; /* what binds */
     struct kernel_error error;
-    const struct kernel_limit *bound;
+    struct kernel_limit bound;
     bool exceeded;
     struct idle_share idle; /* others, while this case ran */
     bool busy;              /* others took time, or samples or roof are far apart */

@@ -56,8 +56,8 @@ static void set_timing(json_t *o, const struct kernel_timing *t) {
 static json_t *error_json(const struct kernel_row *r) {
     return json_pack("{s:o,s:o,s:I,s:I,s:f,s:f,s:s}", "rms", real(r->error.rms), "largest",
                      real(r->error.largest), "values", (json_int_t)r->error.values, "wrong_ids",
-                     (json_int_t)r->error.wrong, "rms_bound", r->bound->rms, "largest_bound",
-                     r->bound->largest, "reason", r->bound->reason);
+                     (json_int_t)r->error.wrong, "rms_bound", r->bound.rms, "largest_bound",
+                     r->bound.largest, "reason", r->bound.reason);
 }
 
 static json_t *row_json(const struct kernel_row *r) {

@@ -4,6 +4,7 @@
  * would mean that a case counts bytes that need not move. */
 #include "bench/kernels_table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ enum {
     EXPERTS = 896,
     TOP_K = 16,
     POOL = 64,    /* different experts in memory: 1.1 GB */
+    LONG = 4096,  /* positions from which on the order of a sum shows */
     FEW_ROWS = 64 /* activations of so many rows or more come from memory */
 };
 
@@ -273,7 +275,9 @@ static const struct kernel_limit limits[BOUNDS][ARITHMETICS] = {
                     "activations rounded to bf16: 2^-9 / sqrt 3 = 1.1e-3 each, and "
                     "as much for a second rounding"},
                    {8e-3, 5e-2, "activations rounded to 1/127 of their group's largest: 3.8e-3"}},
-    [BOUND_SOFTMAX] = {{2e-6, 2e-5, "order of f32 sums, and units in the last place of exp"},
+    [BOUND_SOFTMAX] = {{2e-6, 2e-5,
+                        "order of f32 sums, and units in the last place of exp; "
+                        "beyond 4096 positions with the root of their number"},
                        {6e-3, 4e-2,
                         "scores from rounded operands: the error of a score is one "
                         "of the logarithm of a weight"},
@@ -287,8 +291,14 @@ static const struct kernel_limit limits[BOUNDS][ARITHMETICS] = {
                           {1.2e-2, 1.2e-1, "the same with int8 operands"}},
 };
 
-const struct kernel_limit *kernel_limit(enum kernel_bound b, enum kernel_arithmetic a) {
-    return &limits[b][a];
+struct kernel_limit kernel_limit(const struct kernel_case *c, enum kernel_arithmetic a) {
+    struct kernel_limit l = limits[c->bound][a];
+    if (a == ARITHMETIC_F32 && c->history > LONG) {
+        double grown = sqrt((double)c->history / LONG);
+        l.rms *= grown;
+        l.largest *= grown;
+    }
+    return l;
 }
 
 /* -------------------------------------------------------------------------------------- costs */

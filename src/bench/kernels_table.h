@@ -70,7 +70,10 @@ bool kernel_selected(const struct kernel_case *c, const char *filter);
 /* The arithmetic that a column's name announces: "...bf16", "...int8", else f32. */
 enum kernel_arithmetic kernel_arithmetic_of(const char *column);
 const char *kernel_arithmetic_name(enum kernel_arithmetic a);
-const struct kernel_limit *kernel_limit(enum kernel_bound b, enum kernel_arithmetic a);
+/* The bound of a case. Sums over a long history in f32 go astray with the root of its length, the
+ * exact column's as well: each of the terms that follow is rounded at the size of the sum so far.
+ */
+struct kernel_limit kernel_limit(const struct kernel_case *c, enum kernel_arithmetic a);
 
 /* What one call must move and compute, whatever the implementation: each weight that is used once,
  * state read and written, activations once where they are too many for the caches. */

@@ -106,15 +106,17 @@ static void print_list(const char *filter) {
     const struct kernel_case *c = kernel_table(&n);
     char shape[96];
     const char *last = "";
+    double rms = 0;
     for (size_t i = 0; i < n; i++) {
         if (!kernel_selected(&c[i], filter))
             continue;
-        const struct kernel_limit *l = kernel_limit(c[i].bound, ARITHMETIC_F32);
+        struct kernel_limit l = kernel_limit(&c[i], ARITHMETIC_F32);
         uint32_t pairs = c[i].n * c[i].top_k;
         struct kernel_cost k = kernel_cost(&c[i], pairs < c[i].count ? pairs : c[i].count);
-        if (strcmp(last, l->reason))
-            printf("error at most %.0e rms, %.0e largest: %s\n", l->rms, l->largest, l->reason);
-        last = l->reason;
+        if (strcmp(last, l.reason) || l.rms != rms)
+            printf("error at most %.1e rms, %.1e largest: %s\n", l.rms, l.largest, l.reason);
+        last = l.reason;
+        rms = l.rms;
         printf("  %-13s %-29s %-5s reads %9.3f MB, changes %8.3f, writes %8.3f; %12.3f MFLOP%s\n",
                c[i].name, kernel_shape(&c[i], shape, sizeof shape), kernel_dtype_name(c[i].dtype),
                k.read_bytes / 1e6, k.modify_bytes / 1e6, k.write_bytes / 1e6, k.flops / 1e6,
@@ -133,8 +135,8 @@ static void case_done(void *arg, const struct kernel_row *row, size_t done, size
         fprintf(stderr,
                 "weir: %s %s: error %.2e rms (%.1e allowed), %.2e largest (%.1e allowed), %llu "
                 "wrong choices\n",
-                row->c.name, row->shape, row->error.rms, row->bound->rms, row->error.largest,
-                row->bound->largest, (unsigned long long)row->error.wrong);
+                row->c.name, row->shape, row->error.rms, row->bound.rms, row->error.largest,
+                row->bound.largest, (unsigned long long)row->error.wrong);
     if (w->json) {
         w->bar.total = of;
         progress_to(&w->bar, done);

@@ -104,7 +104,8 @@ static void one_wrong_value_of_any_operation_is_caught(void **state) {
             struct kernel_error e;
             assert_int_equal(kernel_build(&c, 1, 1e9, team, 5, &w, NULL), WEIR_OK);
             assert_int_equal(kernel_check(&w, &mutant, team, 2e5, &e, NULL), WEIR_OK);
-            if (kernel_error_within(&e, kernel_limit(c.bound, ARITHMETIC_F32)) != !wrong)
+            struct kernel_limit limit = kernel_limit(&c, ARITHMETIC_F32);
+            if (kernel_error_within(&e, &limit) != !wrong)
                 fail_msg("%s n=%u: error %g rms, %g largest is %s", c.name, c.n, e.rms, e.largest,
                          wrong ? "not seen" : "too much for a right result");
             kernel_free(&w);
@@ -124,7 +125,8 @@ static void a_result_that_is_not_a_number_is_caught(void **state) {
     struct kernel_error e;
     assert_int_equal(kernel_build(&c, 1, 1e9, team, 5, &w, NULL), WEIR_OK);
     assert_int_equal(kernel_check(&w, &mutant, team, 2e5, &e, NULL), WEIR_OK);
-    assert_false(kernel_error_within(&e, kernel_limit(c.bound, ARITHMETIC_INT8)));
+    struct kernel_limit loose = kernel_limit(&c, ARITHMETIC_INT8);
+    assert_false(kernel_error_within(&e, &loose));
     kernel_free(&w);
     team_close(team);
 }
@@ -161,6 +163,17 @@ static void costs_are_those_of_the_published_shapes(void **state) {
     assert_float_equal(k.flops, 96 * (2048 * 1088 * 2.0 + 2 * 128 * 512 * 2.0), 1);
     k = cost_of("experts_up 16 of 64 2x3072x3584 n=1");
     assert_float_equal(k.read_bytes, 32 * 3072 * 3584 * 4.25 / 8, 1);
+}
+
+static void bounds_grow_with_the_root_of_a_long_history_in_f32_alone(void **state) {
+    struct kernel_case c = {.bound = BOUND_SOFTMAX, .history = 4096};
+    struct kernel_limit base = kernel_limit(&c, ARITHMETIC_F32);
+    struct kernel_limit rounded = kernel_limit(&c, ARITHMETIC_BF16);
+    c.history = 16 * 4096;
+    assert_float_equal(kernel_limit(&c, ARITHMETIC_F32).rms, 4 * base.rms, 1e-12);
+    assert_float_equal(kernel_limit(&c, ARITHMETIC_F32).largest, 4 * base.largest, 1e-12);
+    assert_float_equal(kernel_limit(&c, ARITHMETIC_BF16).rms, rounded.rms, 1e-12);
+    assert_true(base.rms < rounded.rms);
 }
 
 static void the_slower_of_memory_and_arithmetic_binds(void **state) {
@@ -334,6 +347,7 @@ int main(void) {
         cmocka_unit_test(one_wrong_value_of_any_operation_is_caught),
         cmocka_unit_test(a_result_that_is_not_a_number_is_caught),
         cmocka_unit_test(costs_are_those_of_the_published_shapes),
+        cmocka_unit_test(bounds_grow_with_the_root_of_a_long_history_in_f32_alone),
         cmocka_unit_test(the_slower_of_memory_and_arithmetic_binds),
         cmocka_unit_test(time_of_others_is_what_this_process_did_not_spend),
         cmocka_unit_test(numbers_do_not_depend_on_the_team_and_are_no_subnormals),
