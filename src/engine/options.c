@@ -63,29 +63,64 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* How many sequences run at once: as asked, else as many as half of the budget holds states for. */
+static uint64_t context_bytes(const struct unit_sizes *unit, const struct engine_sizes *s) {
+    return times(pages_for(s->max_model_len), unit->page_bytes);
+}
+
+static uint64_t less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
+/* How many sequences run at once: as asked, else as many as half of the budget holds states for and
+ * as leave room for one whole context and, with reuse, for a kept state each. */
 static void plan_seqs(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
                       struct engine_sizes *s) {
     if (!o->max_num_seqs && unit->slot_bytes) {
-        uint64_t hold = budget / 2 / unit->slot_bytes;
+        bool keeps_one_each = o->prefix_caching && !o->max_checkpoints;
+        uint64_t kept = o->prefix_caching ? times(o->max_checkpoints, unit->slot_bytes) : 0;
+        uint64_t room = less(less(budget, context_bytes(unit, s)), kept);
+        uint64_t hold = least(budget / 2 / unit->slot_bytes,
+                              room / times(unit->slot_bytes, keeps_one_each ? 2 : 1));
         s->max_num_seqs = (uint32_t)least(s->max_num_seqs, hold ? hold : 1);
     }
     s->slots = s->max_num_seqs;
 }
 
 /* Slots for states that are kept: as asked, else what half of the room beside the live states and
- * one whole context holds, where no size was given at most CHECKPOINTS_A_SEQ for each sequence. */
+ * one whole context holds, where no size was given at most CHECKPOINTS_A_SEQ for each sequence.
+ * What plan_seqs left room for is there, and where the context has to be cut anyway, one. */
 static uint64_t plan_checkpoints(const weir_options *o, const struct unit_sizes *unit,
-                                 uint64_t room, const struct engine_sizes *s) {
+                                 uint64_t budget, const struct engine_sizes *s) {
     if (!o->prefix_caching || !unit->slot_bytes)
         return 0;
     if (o->max_checkpoints)
         return o->max_checkpoints;
-    uint64_t context = times(pages_for(s->max_model_len), unit->page_bytes);
-    uint64_t hold = room > context ? (room - context) / 2 / unit->slot_bytes : 0;
+    uint64_t context = context_bytes(unit, s);
+    uint64_t room = less(budget, times(s->slots, unit->slot_bytes));
+    if (room < context)
+        return !o->max_num_seqs && !o->max_model_len && budget / 4 >= unit->slot_bytes;
+    uint64_t slots = (room - context) / unit->slot_bytes, hold = slots / 2;
+    if (!o->max_num_seqs && hold < s->max_num_seqs)
+        hold = least(slots, s->max_num_seqs);
     uint64_t most =
         o->kv_cache_bytes ? MOST_CHECKPOINTS : times(s->max_num_seqs, CHECKPOINTS_A_SEQ);
     return least(hold, most);
+}
+
+/* A context that had to be cut: says beside what, and what would change it. */
+static void warn_shortened(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
+                           const struct engine_sizes *s, uint32_t wanted) {
+    uint64_t need = times(s->slots, unit->slot_bytes);
+    need += times(pages_for(wanted), unit->page_bytes ? unit->page_bytes : 1);
+    uint32_t kept = s->slots - s->max_num_seqs;
+    bool lower = (o->max_num_seqs && s->max_num_seqs > 1) || (o->max_checkpoints && kept > 1);
+    log_line(LOG_WARN,
+             "context shortened to %" PRIu32 " tokens: beside states for max_num_seqs %" PRIu32
+             " and max_checkpoints %" PRIu32 ", %zu bytes each, kv_cache_bytes %" PRIu64
+             "%s hold no more; all %" PRIu32 " tokens need %" PRIu64 "%s",
+             s->max_model_len, s->max_num_seqs, kept, unit->slot_bytes, budget,
+             o->kv_cache_bytes ? "" : " (half of the machine's memory)", wanted, need,
+             lower ? "; lower max_num_seqs or max_checkpoints for more" : "");
 }
 
 static weir_status plan_pools(const weir_options *o, const struct unit_sizes *unit,
@@ -97,8 +132,7 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
     uint64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : memory_bytes / 2;
     const char *of = o->kv_cache_bytes ? "" : " (half of the machine's memory)";
     plan_seqs(o, unit, budget, s);
-    uint64_t live = times(s->slots, unit->slot_bytes);
-    s->slots += (uint32_t)plan_checkpoints(o, unit, budget > live ? budget - live : 0, s);
+    s->slots += (uint32_t)plan_checkpoints(o, unit, budget, s);
     uint64_t slots = times(s->slots, unit->slot_bytes);
     uint64_t page = unit->page_bytes ? unit->page_bytes : 1;
     if (budget < slots || budget - slots < page)
@@ -116,11 +150,9 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
                          budget, of, s->slots, unit->slot_bytes, pages, unit->page_bytes,
                          pages * PAGE_TOKENS, s->max_model_len, slots + times(one, page));
     if (pages < one) {
+        uint32_t wanted = s->max_model_len;
         s->max_model_len = (uint32_t)(pages * PAGE_TOKENS);
-        log_line(LOG_WARN,
-                 "context shortened to %" PRIu32 " tokens: %" PRIu64
-                 " bytes of cache%s hold no more",
-                 s->max_model_len, budget, of);
+        warn_shortened(o, unit, budget, s, wanted);
     }
     /* Without reuse more than every sequence at full length needs is never used; without a size
      * given, a quarter of that. Ids are 31 bits. */

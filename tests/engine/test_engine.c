@@ -587,6 +587,39 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     assert_string_equal(err.where, "max_num_seqs");
 }
 
+static void few_sequences_go_before_a_short_context_or_no_kept_states(void **state) {
+    struct unit_sizes unit = {.page_bytes = 1000, .slot_bytes = 5000, .max_position = 8192};
+    struct engine_sizes s;
+    weir_error err;
+    weir_options o = weir_options_default();
+    /* A whole context of 128 pages; what is beside it goes to live and kept states alike. */
+    for (uint64_t beside = 1; beside < 200; beside++) {
+        o.kv_cache_bytes = 128 * 1000 + beside * 5000;
+        assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+        assert_int_equal(s.max_model_len, 8192);
+        uint64_t seqs = beside / 2 ? beside / 2 : 1, half = o.kv_cache_bytes / 2 / 5000;
+        seqs = seqs < 64 ? seqs : 64;
+        assert_int_equal(s.max_num_seqs, seqs < half ? seqs : half);
+        if (beside > 1)
+            assert_true(s.slots >= 2 * s.max_num_seqs);
+    }
+    /* Not even one sequence: the context is cut, and one state can still be kept. */
+    o.kv_cache_bytes = 100 * 1000;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.max_num_seqs, 1);
+    assert_int_equal(s.slots, 2);
+    assert_int_equal(s.max_model_len, 64 * 90);
+    /* What was asked for stays. */
+    o.max_checkpoints = 4;
+    o.kv_cache_bytes = 128 * 1000 + 10 * 5000;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.slots, 6 + 4);
+    o.prefix_caching = false;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(s.slots, 10);
+    assert_int_equal(s.max_model_len, 8192);
+}
+
 /* -------------------------------------------------------------------------------- null executor */
 
 static void the_null_executor_answers_by_script_in_steps_or_by_hash(void **state) {
@@ -641,6 +674,7 @@ int main(void) {
         cmocka_unit_test(no_token_costs_an_allocation),
         cmocka_unit_test(
             F085_impossible_sizes_are_refused_with_numbers_before_anything_is_allocated),
+        cmocka_unit_test(few_sequences_go_before_a_short_context_or_no_kept_states),
         cmocka_unit_test(the_null_executor_answers_by_script_in_steps_or_by_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
