@@ -197,7 +197,7 @@ const char *weir_move_result(int result);
 
 /* One tier; zeros when it is not open. */
 typedef struct weir_tier_stats {
-    bool open, up;
+    bool open, up, takes_stores;      /* up: answers loads */
     uint64_t bytes_used, bytes_total; /* total 0: not known */
     uint64_t pages, states, pages_evicted, states_evicted, damaged;
     uint64_t loads[WEIR_MOVE_RESULTS], stores[WEIR_MOVE_RESULTS];

@@ -121,7 +121,8 @@ static void disk_usage(const struct tier *t, struct tier_usage *out) {
     out->damaged = d->lane.damaged;
     out->lost = d->lane.lost;
     out->began = d->lane.began;
-    out->up = disk_mover_may(&d->mover, DISK_WRITE) && disk_mover_may(&d->mover, DISK_READ);
+    out->up = !d->reopening && disk_mover_may(&d->mover, DISK_READ);
+    out->takes = !d->reopening && disk_mover_works(&d->mover, DISK_WRITE);
 }
 
 static uint64_t disk_reset(struct tier *t, uint64_t *left) {

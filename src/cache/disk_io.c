@@ -67,6 +67,13 @@ bool disk_mover_may(struct disk_mover *d, enum disk_direction which) {
     return may;
 }
 
+bool disk_mover_works(struct disk_mover *d, enum disk_direction which) {
+    pthread_mutex_lock(&d->lane->lock);
+    bool works = !d->trouble[which].on;
+    pthread_mutex_unlock(&d->lane->lock);
+    return works;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * bytes */
 

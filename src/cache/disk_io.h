@@ -72,6 +72,8 @@ void disk_mover_reopen(struct disk_mover *d);
 bool disk_mover_reopened(struct disk_mover *d, bool *ok);
 /* May a job of this direction be tried now? */
 bool disk_mover_may(struct disk_mover *d, enum disk_direction which);
+/* Did the last one work? */
+bool disk_mover_works(struct disk_mover *d, enum disk_direction which);
 
 /* For the two ways: a piece of a part, to be moved between a buffer and [offset, offset + span) of
  * a file. */

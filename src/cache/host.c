@@ -106,7 +106,7 @@ static void host_usage(const struct tier *t, struct tier_usage *out) {
     out->damaged = h->lane.damaged;
     out->lost = h->lane.lost;
     out->began = h->lane.began;
-    out->up = true;
+    out->up = out->takes = true;
 }
 
 static uint64_t host_reset(struct tier *t, uint64_t *left) {

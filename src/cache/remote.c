@@ -381,7 +381,11 @@ static void run(struct worker *w, struct tier_move *m) {
         if (result == TIER_OK &&
             (m->task != TIER_PROBE || up_seconds > r->limits.pause_most_seconds))
             r->failures = 0;
-        r->damaged += result == TIER_DAMAGED;
+        if (result == TIER_DAMAGED && r->damaged++ == 0)
+            log_line(LOG_WARN,
+                     "remote store %s: a record does not match its checksum; such records are "
+                     "deleted (said once, counted in the metrics)",
+                     r->address.label);
         r->running[m->task]--;
         finish(r, m, result);
         pthread_cond_broadcast(&r->wake); /* a thread may now do what the limits kept waiting */
@@ -560,7 +564,8 @@ static void remote_usage(const struct tier *t, struct tier_usage *out) {
                                .states_evicted = r->evicted[1],
                                .damaged = r->damaged,
                                .began = r->era + r->resets,
-                               .up = r->up};
+                               .up = r->up,
+                               .takes = r->up && !r->writes_off};
     remote_known_count(r->known, &out->pages, &out->states);
     pthread_mutex_unlock(&r->lock);
     out->bytes_used =

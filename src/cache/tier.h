@@ -70,7 +70,8 @@ struct tier_usage {
     uint64_t damaged; /* records dropped because their bytes were wrong */
     uint64_t lost;    /* records dropped because they could not be read */
     uint64_t began;   /* how often it came up, was reset or lost everything at once */
-    bool up;          /* false: off for now, moves are declined */
+    bool up;          /* it answers loads; false: off for now, moves are declined */
+    bool takes;       /* it takes stores, as far as is known */
 };
 
 struct tier {

@@ -20,6 +20,7 @@ static void count_tier(const struct cache_tier_counts *c, weir_tier_stats *out) 
     *out = (weir_tier_stats){
         .open = true,
         .up = c->usage.up,
+        .takes_stores = c->usage.takes,
         .bytes_used = c->usage.bytes_used,
         .bytes_total = c->usage.bytes_total,
         .pages = c->usage.pages,

@@ -117,9 +117,14 @@ static void write_pools(FILE *out, const struct metrics *m, const weir_stats *s)
 
 static void write_contents(FILE *out, const struct metrics *m, const struct open_tiers *open) {
     const char *name = "weir_tier_up";
-    metrics_family(out, name, "gauge", "1 when the tier takes part, 0 while it is off.");
+    metrics_family(out, name, "gauge", "1 when the tier answers loads, 0 while it is off.");
     for (uint32_t i = 0; i < open->n; i++)
         sample(out, m, name, open->tier[i].stats->up, "tier", open->tier[i].name, NULL);
+    name = "weir_tier_takes_stores";
+    metrics_family(out, name, "gauge",
+                   "1 when the tier takes new records, 0 while it is off, full or cannot write.");
+    for (uint32_t i = 0; i < open->n; i++)
+        sample(out, m, name, open->tier[i].stats->takes_stores, "tier", open->tier[i].name, NULL);
     name = "weir_tier_used_bytes";
     metrics_family(out, name, "gauge", "Bytes that the tier holds.");
     for (uint32_t i = 0; i < open->n; i++)

@@ -232,6 +232,21 @@ static void damaged_values_are_never_loaded_and_dropped(void **state) {
             harmed_unit_gives(kind[k].what, seed, kind[k].harm, kind[k].expected);
 }
 
+static void damage_is_said_once_and_counted_each_time(void **state) {
+    struct rig a;
+    rig_log_begin();
+    rig_open(&a, 'a', server.port);
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        assert_int_equal(rig_run(&a, TIER_STORE, seed, 4, true), TIER_OK);
+        rig_do(&server, "SETRANGE %s 100 harm", rig_key(&server, "*:p:*", 0));
+        rig_run(&a, TIER_LOAD, seed, 4, true);
+        rig_do(&server, "FLUSHALL");
+    }
+    assert_int_equal(rig_usage(&a).damaged, 3);
+    rig_close(&a);
+    assert_int_equal(rig_log_count("does not match its checksum"), 1);
+}
+
 static size_t header_byte;
 static void flip_header_byte(uint64_t seed) {
     const char *key = rig_key(&server, seed == 0 ? "*:p:*" : seed == 1 ? "*:s:*:*" : "*:s:*", 0);
@@ -521,6 +536,7 @@ int main(void) {
         CASE(state_is_found_at_its_own_position_only),
         CASE(values_are_named_and_written_as_documented),
         CASE(damaged_values_are_never_loaded_and_dropped),
+        CASE(damage_is_said_once_and_counted_each_time),
         CASE(every_byte_of_a_header_counts),
         CASE(missing_values_end_a_load_gone),
         CASE(state_that_lost_a_layer_is_no_longer_found),

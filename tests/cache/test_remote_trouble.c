@@ -241,7 +241,7 @@ static void full_server_declines_stores_and_still_loads(void **state) {
         assert_true(rig_all_are(&a, 100 + i, 40, true, TIER_ABSENT));
         nap_ms(10);
     }
-    assert_true(rig_usage(&a).up);
+    assert_true(rig_usage(&a).up && !rig_usage(&a).takes);
     assert_int_equal(rig_log_count("takes no records: OOM"), 1);
     rig_clear(&a);
     assert_int_equal(rig_run(&a, TIER_LOAD, 1, 4, true), TIER_OK);
@@ -251,6 +251,7 @@ static void full_server_declines_stores_and_still_loads(void **state) {
     assert_int_equal(rig_run(&a, TIER_STORE, 2, 4, true), TIER_OK);
     assert_int_equal(rig_run(&a, TIER_STORE, 3, 4, true), TIER_OK);
     assert_int_equal(rig_log_count("takes records again"), 1);
+    assert_true(rig_usage(&a).takes);
     assert_int_equal(rig_log_count("remote store"), 3);
     rig_close(&a);
     rig_server_stop(&server, SIGKILL);

@@ -128,6 +128,7 @@ static weir_stats busy_cache(void) {
     }
     s.tier[WEIR_HOST] = (weir_tier_stats){.open = true,
                                           .up = true,
+                                          .takes_stores = true,
                                           .bytes_used = 1 << 20,
                                           .bytes_total = 1 << 21,
                                           .pages = 41,
@@ -213,6 +214,7 @@ static void an_open_tier_tells_what_it_holds_and_moves(void **state) {
     } expected[] = {
         {HOST("up", ""), 1},
         {"weir_tier_up" LABELED("tier=\"remote\""), 0},
+        {"weir_tier_takes_stores" LABELED("tier=\"remote\""), 0},
         {HOST("used_bytes", ""), 1 << 20},
         {HOST("limit_bytes", ""), 1 << 21},
         {HOST("records", ",kind=\"page\""), 41},
