@@ -15,10 +15,30 @@ int64_t client_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* The connection that the exchange is on: it may be one that others used before. */
+static void learn_socket(struct exchange *x) {
+    curl_socket_t fd = CURL_SOCKET_BAD;
+    x->client->api->easy_getinfo(x->easy, CURLINFO_ACTIVESOCKET, &fd);
+    x->fd = fd == CURL_SOCKET_BAD ? -1 : (int)fd;
+}
+
+int64_t client_stamp(struct client *c, struct exchange *x) {
+    bool is_read = x->fd >= 0 && x->fd == c->reading;
+    int64_t at = is_read ? c->arrival : client_take_edge(c, x->fd);
+    if (is_read && at < x->last)
+        at = c->waited;
+    return at < x->last ? client_now() : at;
+}
+
 static int on_prereq(void *user, char *remote_ip, char *local_ip, int remote_port, int local_port) {
     struct exchange *x = user;
-    int64_t now = client_now();
     x->resent = x->sent != 0;
+    /* Whatever was seen on this connection before belongs to an earlier exchange. */
+    learn_socket(x);
+    client_take_edge(x->client, x->fd);
+    if (x->client->reading == x->fd)
+        x->client->reading = -1;
+    int64_t now = client_now();
     if (!x->sent) {
         x->sent = x->last = now;
         if (x->events.sent)
@@ -35,23 +55,23 @@ static void learn_status(struct exchange *x) {
 
 static size_t on_header(char *bytes, size_t size, size_t n, void *user) {
     struct exchange *x = user;
-    x->last = x->client->arrival;
+    x->last = client_stamp(x->client, x);
     /* An interim answer (100, 103) is none: its status line is followed by another. */
     if (size * n > 9 && !memcmp(bytes, "HTTP/", 5)) {
         learn_status(x);
         if (x->status >= 200 && x->events.head)
-            x->events.head(x->user, x->status, x->client->arrival);
+            x->events.head(x->user, x->status, x->last);
     }
     return size * n;
 }
 
 static size_t on_body(char *bytes, size_t size, size_t n, void *user) {
     struct exchange *x = user;
-    x->last = x->client->arrival;
+    x->last = client_stamp(x->client, x);
     if (!x->status)
         learn_status(x);
     if (x->events.data && size * n > 0)
-        x->events.data(x->user, x->status, bytes, size * n, x->client->arrival);
+        x->events.data(x->user, x->status, bytes, size * n, x->last);
     return size * n;
 }
 
@@ -113,6 +133,7 @@ struct exchange *client_send(struct client *c, const char *path, const char *bod
     x->events = *events;
     x->user = user;
     x->last = client_now();
+    x->fd = -1;
     snprintf(x->url, bytes, "%s%s", c->url, path);
     x->easy = c->n_idle > 0 ? c->idle[--c->n_idle] : c->api->easy_init();
     if (!x->easy) {
@@ -185,7 +206,7 @@ void client_finish_all(struct client *c) {
             end.message = x->fault[0] ? x->fault : c->api->easy_strerror(code);
         }
         /* The end was seen with the socket's last bytes; trouble without any is of now. */
-        tell_end(c, x, &end, end.ok ? c->arrival : client_now());
+        tell_end(c, x, &end, end.ok ? client_stamp(c, x) : client_now());
     }
 }
 

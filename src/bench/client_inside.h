@@ -14,6 +14,7 @@ struct exchange {
     void *user;
     struct exchange *next, **back;
     int64_t sent, last; /* last: when something was heard of it */
+    int fd;             /* of its connection; -1: not known yet */
     int status;
     bool resent;
     char fault[CURL_ERROR_SIZE];
@@ -44,7 +45,9 @@ struct client {
     int timer;
     int64_t curl_due;  /* when libcurl wants to be called; INT64_MAX: never */
     int64_t timer_set; /* what the timer stands at */
-    int64_t arrival;   /* stamp of what is being read */
+    int64_t arrival;   /* stamp of what is being read from `reading` */
+    int64_t waited;    /* when the last wait ended */
+    int reading;       /* descriptor being read; -1: libcurl does its own work */
     int64_t limits_checked;
     bool must_kick; /* exchanges were added */
     uint64_t turn;
@@ -61,6 +64,11 @@ struct client {
     struct reservoir turns;
 };
 
+/* When what libcurl hands over now came in. What it reads on its own, without our having said that
+ * the socket is readable, is of the moment; and nothing was there before the request had left. */
+int64_t client_stamp(struct client *c, struct exchange *x);
+/* When data of this descriptor was first seen to wait, 0: not known. Forgets it; fd may be -1. */
+int64_t client_take_edge(struct client *c, int fd);
 void client_exchange_free(struct client *c, struct exchange *x);
 /* Tells the ends that libcurl has noted. */
 void client_finish_all(struct client *c);

@@ -122,6 +122,7 @@ weir_status client_open(const struct client_options *o, struct client **out, wei
     c->silence = (int64_t)(o->silence_seconds * 1e9);
     c->whole = (int64_t)(o->whole_seconds * 1e9);
     c->curl_due = INT64_MAX;
+    c->reading = -1;
     reservoir_clear(&c->turns);
     c->poll = epoll_create1(EPOLL_CLOEXEC);
     c->edges = epoll_create1(EPOLL_CLOEXEC);
@@ -202,12 +203,21 @@ static bool is_watched(struct client *c, int fd) {
     return false;
 }
 
+int64_t client_take_edge(struct client *c, int fd) {
+    if (fd < 0 || (size_t)fd >= c->n_edges)
+        return 0;
+    struct edge *edge = &c->edge[fd];
+    int64_t at = edge->turn + 1 >= c->turn ? edge->at : 0;
+    edge->at = 0;
+    return at;
+}
+
 static void read_socket(struct client *c, const struct epoll_event *e, int64_t now) {
     int fd = e->data.fd, running;
-    struct edge *edge = &c->edge[fd];
     int mask = 0;
-    c->arrival = edge->at && edge->turn + 1 >= c->turn && edge->at <= now ? edge->at : now;
-    edge->at = 0;
+    int64_t edge = client_take_edge(c, fd);
+    c->arrival = edge && edge <= now ? edge : now;
+    c->reading = fd;
     if (e->events & EPOLLIN)
         mask |= CURL_CSELECT_IN;
     if (e->events & EPOLLOUT)
@@ -215,6 +225,8 @@ static void read_socket(struct client *c, const struct epoll_event *e, int64_t n
     if (e->events & (EPOLLERR | EPOLLHUP))
         mask |= CURL_CSELECT_ERR;
     c->api->multi_socket_action(c->multi, fd, mask, &running);
+    client_finish_all(c);
+    c->reading = -1;
 }
 
 /* libcurl's own work: new exchanges, its timeouts. */
@@ -222,7 +234,7 @@ static void kick(struct client *c) {
     int running;
     c->must_kick = false;
     c->curl_due = INT64_MAX;
-    c->arrival = client_now();
+    c->reading = -1;
     c->api->multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     client_finish_all(c);
 }
@@ -245,6 +257,7 @@ int64_t client_turn(struct client *c, int64_t until) {
         n = epoll_wait(c->poll, e, EVENTS, c->ended == ended ? -1 : 0);
     }
     int64_t now = client_now(), sockets = 0;
+    c->waited = now;
     look(c);
     for (int i = 0; i < n; i++) {
         if (e[i].data.fd == c->timer) {
@@ -257,7 +270,6 @@ int64_t client_turn(struct client *c, int64_t until) {
                 look(c);
             /* A socket that was first seen after the wait cannot be in this list. */
             read_socket(c, &e[i], now);
-            client_finish_all(c);
             sockets++;
         }
     }
