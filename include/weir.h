@@ -96,7 +96,8 @@ typedef struct weir_params {
     float repetition_penalty, frequency_penalty, presence_penalty; /* 1, 0, 0 */
     bool has_seed;
     uint64_t seed;
-    uint32_t choice;  /* which of n: choices of one seed draw from different streams */
+    uint32_t choice;  /* which of n: choices of one seed draw from different streams, and the prompt
+                         is counted in weir_stats with choice 0 alone */
     int64_t priority; /* lower runs earlier, under WEIR_PRIORITY */
     bool ignore_eos;
     int32_t logprobs;        /* -1: none; k: the chosen token's and the k best */
@@ -210,8 +211,8 @@ typedef struct weir_stats {
     uint64_t running, waiting;
     uint64_t pages_used, pages_total, slots_used, slots_total; /* used: by running sequences */
     uint64_t pages_cached, slots_cached;                       /* idle content that may be reused */
-    uint64_t prompt_tokens, generated_tokens, queried_tokens;
-    uint64_t cached_tokens, sourced_tokens[WEIR_SOURCES]; /* all reused; by where they were */
+    uint64_t prompt_tokens, generated_tokens, queried_tokens;  /* prompts: once for all choices */
+    uint64_t cached_tokens, sourced_tokens[WEIR_SOURCES];      /* all reused; by where they were */
     uint64_t stateless_tokens; /* history was there, a state was not: computed again */
     uint64_t checkpoints_stored[WEIR_CHECKPOINT_REASONS],
         checkpoints_resumed[WEIR_CHECKPOINT_REASONS];

@@ -160,8 +160,10 @@ const struct option_spec engine_options[] = {
      .offset = AT(max_checkpoints),
      .max = 1048576,
      .fallback = "0",
-     .help = "Recurrent states kept beside those of running sequences; 0: as many as half of the "
-             "cache holds that is left beside one whole context."},
+     .help =
+         "Slots for kept recurrent states beside one for each sequence of --max-num-seqs; slots "
+         "of sequences that do not run hold kept states too. 0: as many as half of the cache "
+         "holds that is left beside one whole context."},
     {.name = "log-cache",
      .type = OPTION_FLAG,
      .offset = AT(log_cache),

@@ -51,7 +51,7 @@ static bool accept(weir_engine *e, struct weir_request *r, const struct sample_r
     e->totals.generated_tokens++;
     if (run->n_output == 1) {
         run->first_token = now;
-        e->totals.prompt_tokens += r->ask.n_prompt;
+        e->totals.prompt_tokens += r->ask.repeats ? 0 : r->ask.n_prompt;
     }
     run->last_token = now;
     touch(e, r);

@@ -263,6 +263,7 @@ weir_status request_create(const struct request_limits *limits, const int32_t *i
         .max_new = p->max_tokens ? p->max_tokens : limits->max_model_len - (uint32_t)n,
         .max_step = longest_step(p),
         .priority = p->priority,
+        .repeats = p->choice > 0,
         .n_top = p->logprobs,
         .prompt_top = p->prompt_logprobs,
         .min_tokens = p->min_tokens,

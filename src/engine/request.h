@@ -31,6 +31,7 @@ struct request_ask {
     uint32_t max_step;      /* most tokens one step may yield: 1 but for scripts */
     uint64_t arrival;       /* order of weir_submit */
     int64_t priority;       /* 0 under FCFS */
+    bool repeats;           /* another choice brings the same prompt, and is the one counted */
     int32_t n_top;          /* logprobs, -1: none */
     int32_t prompt_top;     /* prompt_logprobs, -1: none */
     const int32_t *end_ids; /* eos (unless ignored) and stop ids, sorted */

@@ -320,7 +320,8 @@ static void admit(struct scheduler *s, struct weir_request *r) {
     r->run.admitted = true;
     r->run.scheduled = s->now;
     r->run.cached = r->run.lease.resume;
-    count_hit(s, r);
+    if (!r->ask.repeats)
+        count_hit(s, r);
     if (s->limits.log_cache)
         log_hit(s, r);
 }

@@ -93,7 +93,9 @@ static void write_states(FILE *out, const struct metrics *m, const weir_stats *s
                   "Requests that resumed from a kept state, by why it had been kept.",
                   s->checkpoints_resumed);
     counter(out, m, "weir_checkpoints_unplaced_total",
-            "States that were wanted and found no free slot.", s->checkpoints_unplaced);
+            "States that were wanted and not kept: every slot was in use or held one that is "
+            "worth more.",
+            s->checkpoints_unplaced);
 }
 
 static void write_pools(FILE *out, const struct metrics *m, const weir_stats *s) {

@@ -226,6 +226,29 @@ static void hits_are_counted_by_where_the_state_was(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Usage tells a prompt's tokens once for all choices, and so do the figures. */
+static void a_prompt_counts_once_for_all_its_choices(void **state) {
+    weir_options o = small_engine();
+    o.max_num_seqs = 4;
+    weir_engine *e = open_engine("models/micro-k3-odd", &o);
+    weir_params p = weir_params_default();
+    weir_progress end;
+    weir_stats s;
+    int32_t ids[300];
+    for (int i = 0; i < 300; i++)
+        ids[i] = i % 90;
+    p.max_tokens = 2;
+    for (p.choice = 0; p.choice < 4; p.choice++)
+        run_alone(e, ids, 300, p, &end);
+    assert_int_equal(end.cached_tokens, 256);
+    weir_get_stats(e, &s);
+    assert_int_equal(s.queried_tokens, 300);
+    assert_int_equal(s.cached_tokens, 0);
+    assert_int_equal(s.prompt_tokens, 300);
+    assert_int_equal(s.generated_tokens, 8);
+    weir_close(e);
+}
+
 /* -------------------------------------------------------------------------------- cut-short
  * prompts
  */
@@ -306,6 +329,7 @@ int main(void) {
         cmocka_unit_test(a_line_names_what_kept_the_prompt_from_resuming_further_on),
         cmocka_unit_test(a_line_names_the_tier_that_did_not_give_what_it_had),
         cmocka_unit_test(hits_are_counted_by_where_the_state_was),
+        cmocka_unit_test(a_prompt_counts_once_for_all_its_choices),
         cmocka_unit_test(a_cancelled_prompt_goes_on_where_it_was),
         cmocka_unit_test(a_prompt_cut_short_by_the_end_of_the_server_goes_on_from_disk),
     };
