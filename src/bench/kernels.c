@@ -230,6 +230,8 @@ static weir_status measure(struct bench *b, weir_error *err) {
     }
     if (!take_scratch(b))
         return weir_fail(err, WEIR_NO_MEMORY, r->c.name, "no memory for scratch");
+    if (b->o->wait_seconds > 0)
+        idle_wait(b->o->wait_seconds);
     struct idle_mark from = idle_mark();
     r->bound = kernel_limit(&r->c, kernel_arithmetic_of(c->name));
     weir_status s = kernel_check(b->w, c, b->team, b->effort.check_budget, &r->error, err);

@@ -18,6 +18,7 @@ struct kernel_options {
     const struct column *column; /* what is measured */
     const char *baseline;        /* name of another column, "fastest", or NULL */
     bool quick;                  /* fewer samples, slow cases left out */
+    double wait_seconds;         /* before each case, for the machine to be idle; 0: none */
     bool small;                  /* small shapes and buffers: for tests */
     /* Called behind every case; NULL: nobody waits. */
     void (*done)(void *arg, const struct kernel_row *row, size_t done, size_t of);

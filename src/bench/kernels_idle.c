@@ -49,6 +49,16 @@ struct idle_share idle_probe(double seconds) {
     return idle_between(&from, &to);
 }
 
+bool idle_wait(double seconds) {
+    double end = clock_seconds() + seconds;
+    while (clock_seconds() < end) {
+        struct idle_share s = idle_probe(0.5);
+        if (idle_is_quiet(&s))
+            return true;
+    }
+    return false;
+}
+
 bool idle_is_quiet(const struct idle_share *s) {
     /* One tick of error at either end. */
     double error = s->seconds > 0 ? 0.02 / s->seconds : 0;

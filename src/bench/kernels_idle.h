@@ -26,6 +26,10 @@ struct idle_share idle_between(const struct idle_mark *from, const struct idle_m
 /* Sleeps for `seconds` and says what others did meanwhile. */
 struct idle_share idle_probe(double seconds);
 
+/* Waits until nobody else has used the processor for half a second, at most `seconds`. Returns
+ * whether that came. */
+bool idle_wait(double seconds);
+
 /* More than a twentieth of a core taken by others, or a fiftieth withheld, makes numbers of all
  * cores worthless: a barrier waits for the slowest. */
 bool idle_is_quiet(const struct idle_share *s);

@@ -13,6 +13,7 @@ struct bench_kernels_args {
     int device;
     uint32_t threads;
     char *filter, *isa, *baseline;
+    double wait;
     bool quick, list, small, json;
 };
 
@@ -59,6 +60,15 @@ static const struct option_spec bench_kernels_options[] = {
      .type = OPTION_FLAG,
      .offset = AT(quick),
      .help = "Fewer samples, and without the cases that take seconds or gigabytes."},
+    {.name = "wait",
+     .value = "SECONDS",
+     .type = OPTION_REAL,
+     .offset = AT(wait),
+     .min = 0,
+     .max = 86400,
+     .fallback = "0",
+     .help = "Before each case wait for half a second in which nobody else uses the processor, at "
+             "most so long."},
     {.name = "small",
      .type = OPTION_FLAG,
      .offset = AT(small),
@@ -178,6 +188,7 @@ static int run_bench_kernels(void *record, weir_error *err) {
                                .baseline = a->baseline,
                                .quick = a->quick,
                                .small = a->small,
+                               .wait_seconds = a->wait,
                                .done = case_done,
                                .arg = &watch};
     if (a->json)

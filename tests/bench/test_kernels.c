@@ -207,6 +207,17 @@ static void time_of_others_is_what_this_process_did_not_spend(void **state) {
     assert_true(now.known && now.busy > 0 && now.own > 0);
 }
 
+static void waiting_for_an_idle_machine_ends(void **state) {
+    struct idle_mark a = idle_mark();
+    idle_wait(0);
+    struct idle_mark b = idle_mark();
+    assert_true(b.seconds - a.seconds < 0.4); /* less than one probe */
+    idle_wait(0.1);
+    a = idle_mark();
+    struct idle_share s = idle_between(&b, &a);
+    assert_true(s.seconds >= 0.5); /* one probe, whatever it says */
+}
+
 static void numbers_do_not_depend_on_the_team_and_are_no_subnormals(void **state) {
     enum { N = 1003 };
     static const enum kernel_fill kinds[] = {FILL_F32, FILL_BF16, FILL_CODES, FILL_SCALES};
@@ -350,6 +361,7 @@ int main(void) {
         cmocka_unit_test(bounds_grow_with_the_root_of_a_long_history_in_f32_alone),
         cmocka_unit_test(the_slower_of_memory_and_arithmetic_binds),
         cmocka_unit_test(time_of_others_is_what_this_process_did_not_spend),
+        cmocka_unit_test(waiting_for_an_idle_machine_ends),
         cmocka_unit_test(numbers_do_not_depend_on_the_team_and_are_no_subnormals),
         cmocka_unit_test(each_copy_of_a_lone_row_takes_other_experts),
         cmocka_unit_test(too_large_a_case_is_refused_before_it_takes_memory),
