@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cache/disk_dir.h"
 
 #include <string.h>
 
@@ -154,11 +155,13 @@ weir_status disk_open_tuned(const struct tier_setup *setup, const char *director
     *out = NULL;
     struct disk_tier *d = calloc(1, sizeof *d);
     if (!d)
-        return weir_fail(err, WEIR_NO_MEMORY, directory, "no memory for the disk cache");
-    weir_status st = disk_files_open(&d->files, setup, directory, err);
+        return weir_fail(err, WEIR_NO_MEMORY, "disk_offload_dir", "no memory for the disk cache");
+    weir_error why;
+    weir_status st = disk_files_open(&d->files, setup, directory, &why);
     if (st != WEIR_OK) {
         free(d);
-        return st;
+        return weir_fail(err, st == WEIR_BAD_FILE ? WEIR_BAD_VALUE : st, "disk_offload_dir",
+                         "%s: %s", why.where, why.message);
     }
     d->tier = (struct tier){TIER_DISK,  disk_page,  disk_state, disk_submit, disk_collect,
                             disk_touch, disk_usage, disk_reset, disk_close};
@@ -171,24 +174,31 @@ weir_status disk_open_tuned(const struct tier_setup *setup, const char *director
                                    .lane = &d->lane,
                                    .way = tuning->way,
                                    .pause = tuning->pause};
-    uint64_t place[SHELF_KINDS], generation = 0;
+    uint64_t place[SHELF_KINDS], generation = 0, beyond = 0;
     for (int k = 0; k < SHELF_KINDS; k++)
         place[k] = d->files.layout[k].place_bytes;
     d->shelf = shelf_open(place, bytes);
     if (d->shelf)
-        disk_files_adopt(&d->files, d->shelf, &generation);
+        disk_files_adopt(&d->files, d->shelf, &generation, &beyond);
     if (d->shelf && shelf_newest(d->shelf))
         d->noted_use = shelf_newest(d->shelf)->use;
     atomic_store(&d->mover.generation, generation);
     if (!d->shelf || !disk_mover_open(&d->mover)) {
         disk_close(&d->tier);
-        return weir_fail(err, WEIR_NO_MEMORY, directory, "no memory or thread for the disk cache");
+        return weir_fail(err, WEIR_NO_MEMORY, "disk_offload_dir",
+                         "no memory or thread for the disk cache");
     }
     struct shelf_usage u = shelf_get_usage(d->shelf);
     log_line(LOG_INFO, "disk cache %s: %s%s, %" PRIu64 " pages and %" PRIu64 " states found",
              d->files.path, d->mover.way == DISK_RING ? "io_uring" : "threads",
              d->files.direct ? ", past the page cache" : "", u.records[SHELF_PAGE],
              u.records[SHELF_STATE]);
+    if (beyond > 0)
+        log_line(LOG_WARN,
+                 "disk cache %s: %" PRIu64 " records more than its limit of %" PRIu64
+                 " bytes holds were given up, those used longest ago first",
+                 d->files.path, beyond, bytes);
+    disk_dir_tell_others(d->files.path);
     *out = &d->tier;
     return WEIR_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "cache/disk_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -134,24 +135,6 @@ static int write_header(const struct disk_files *f, int fd, enum shelf_kind kind
 
 static weir_status cannot(weir_error *err, const char *path, const char *what) {
     return weir_fail(err, WEIR_BAD_FILE, path, "cannot %s: %s", what, strerror(errno));
-}
-
-static weir_status make_directory(const char *path, weir_error *err) {
-    char part[PATH_MAX];
-    size_t n = strlen(path);
-    if (n == 0 || n >= sizeof part)
-        return weir_fail(err, WEIR_BAD_FILE, path, "is no directory name");
-    memcpy(part, path, n + 1);
-    for (size_t i = 1; i <= n; i++) {
-        if (part[i] != '/' && part[i] != 0)
-            continue;
-        char was = part[i];
-        part[i] = 0;
-        if (mkdir(part, 0700) != 0 && errno != EEXIST)
-            return cannot(err, part, "make the directory");
-        part[i] = was;
-    }
-    return WEIR_OK;
 }
 
 static weir_status take_lock(struct disk_files *f, weir_error *err) {
@@ -294,7 +277,7 @@ static weir_status open_path(struct disk_files *f, weir_error *err) {
     f->lock = -1;
     for (int k = 0; k < SHELF_KINDS; k++)
         f->data[k] = f->table[k] = -1;
-    weir_status st = make_directory(f->path, err);
+    weir_status st = disk_dir_make(f->path, err);
     if (st == WEIR_OK)
         st = take_lock(f, err);
     if (st != WEIR_OK)
@@ -320,7 +303,7 @@ weir_status disk_files_open(struct disk_files *f, const struct tier_setup *setup
     cache_key_hex(&setup->model, hex);
     hex[16] = 0;
     if (!*directory)
-        return weir_fail(err, WEIR_BAD_FILE, "", "a disk cache needs a directory");
+        return weir_fail(err, WEIR_BAD_FILE, "\"\"", "is no directory name");
     f->path = file_join(directory, hex);
     if (!f->path)
         return weir_fail(err, WEIR_NO_MEMORY, directory, "no memory");
@@ -463,8 +446,9 @@ static bool found_add(struct found_list *l, const struct disk_row *r) {
     return true;
 }
 
+/* *beyond: records in places that there are no more. */
 static void read_table(struct disk_files *f, enum shelf_kind kind, uint32_t places,
-                       struct found_list *l, uint64_t *generation) {
+                       struct found_list *l, uint64_t *generation, uint64_t *beyond) {
     enum { ROWS = 4096 };
     struct disk_header h;
     struct stat st;
@@ -476,16 +460,17 @@ static void read_table(struct disk_files *f, enum shelf_kind kind, uint32_t plac
     }
     *generation = h.floor > *generation ? h.floor : *generation;
     uint64_t covered = (uint64_t)st.st_size / f->layout[kind].place_bytes;
-    for (uint64_t at = 0; at < places && at < covered; at += ROWS) {
+    for (uint64_t at = 0; at < covered; at += ROWS) {
         size_t n = read_all(f->table[kind], rows, ROWS * sizeof *rows, row_at((uint32_t)at)) /
                    sizeof *rows;
         for (size_t i = 0; i < n; i++) {
             const struct disk_row *r = &rows[i];
             if (!r->generation || r->check != row_check(r) || r->place != at + i ||
-                r->kind != (uint32_t)kind || r->place >= places || r->place >= covered ||
-                r->generation < h.floor)
+                r->kind != (uint32_t)kind || r->place >= covered || r->generation < h.floor)
                 continue;
-            if (!found_add(l, r))
+            if (r->place >= places)
+                ++*beyond;
+            else if (!found_add(l, r))
                 break;
         }
         if (n < ROWS)
@@ -518,17 +503,21 @@ static void give_back_unknown(struct disk_files *f, struct shelf *s, enum shelf_
         }
 }
 
-void disk_files_adopt(struct disk_files *f, struct shelf *s, uint64_t *generation) {
+void disk_files_adopt(struct disk_files *f, struct shelf *s, uint64_t *generation,
+                      uint64_t *beyond) {
     struct found_list l = {0};
+    *beyond = 0;
     *generation = 0;
     for (int k = 0; k < SHELF_KINDS; k++)
-        read_table(f, (enum shelf_kind)k, shelf_places(s, (enum shelf_kind)k), &l, generation);
+        read_table(f, (enum shelf_kind)k, shelf_places(s, (enum shelf_kind)k), &l, generation,
+                   beyond);
     if (l.n)
         qsort(l.data, l.n, sizeof *l.data, by_use);
     uint64_t left = shelf_get_usage(s).budget;
     size_t from = l.n;
     while (from && f->layout[l.data[from - 1].e.kind].place_bytes <= left)
         left -= f->layout[l.data[--from].e.kind].place_bytes;
+    *beyond += from;
     for (size_t i = 0; i < l.n; i++) {
         const struct found *d = &l.data[i];
         if (d->e.generation > *generation)

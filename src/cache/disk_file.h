@@ -57,8 +57,9 @@ void disk_files_close(struct disk_files *f);
 weir_status disk_files_reopen(struct disk_files *f, weir_error *err);
 /* Puts what the tables hold in places that the shelf has onto it, empty as it is: the records used
  * last as far as the budget goes, and gives the bytes of all other places back. *generation: the
- * largest seen. */
-void disk_files_adopt(struct disk_files *f, struct shelf *s, uint64_t *generation);
+ * largest seen; *beyond: how many records did not fit. */
+void disk_files_adopt(struct disk_files *f, struct shelf *s, uint64_t *generation,
+                      uint64_t *beyond);
 
 /* The following return 0 or an errno; they may block, and any thread may call them for a place that
  * its job has pinned. */

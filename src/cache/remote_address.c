@@ -105,11 +105,11 @@ weir_status remote_address_read(struct remote_address *out, const char *url, wei
     *out = (struct remote_address){0};
     const char *at = strrchr(url, '@');
     if (strncmp(url, "rediss://", 9) == 0)
-        return weir_fail(err, WEIR_UNSUPPORTED, FIELD,
+        return weir_fail(err, WEIR_BAD_VALUE, FIELD,
                          "rediss:// (TLS) is not built in: use redis:// through a tunnel");
     if (strncmp(url, "redis://", 8) != 0)
         return weir_fail(err, WEIR_BAD_VALUE, FIELD,
-                         "\"%s\" must read redis://[:PASSWORD@]HOST[:PORT][/DB]",
+                         "\"%s\" must read redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]",
                          at ? at + 1 : url);
     const char *from = url + 8;
     weir_status s = at ? read_login(out, from, at, err) : WEIR_OK;

@@ -237,6 +237,8 @@ static bool greet(struct remote_link *l, int words, const char *const *word, con
                       (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "WRONGTYPE", 9) == 0);
     if (!fine) {
         const char *said = r->type == REDIS_REPLY_ERROR ? r->str : "a reply of another kind";
+        if (strncmp(said, "NOAUTH", 6) == 0) /* whatever it was asked first */
+            what = "access without a password";
         broken(l, "it refuses %s: %.*s", what, secret ? (int)strcspn(said, " ") : 100, said);
     }
     freeReplyObject(r);

@@ -107,13 +107,14 @@ struct tier_setup {
 /* Host memory: at most `bytes` of pages and states together. */
 weir_status tier_open_host(const struct tier_setup *s, uint64_t bytes, struct tier **out,
                            weir_error *err);
-/* Files in `directory` (made if missing), at most `bytes`; what an earlier process published there
- * for the same model is found again. WEIR_BAD_FILE names what cannot be made or opened. */
+/* Files in `directory` (made if missing, its parent is not), at most `bytes`; what an earlier
+ * process published there for the same model is found again. WEIR_BAD_VALUE names what cannot be
+ * made or opened. */
 weir_status tier_open_disk(const struct tier_setup *s, const char *directory, uint64_t bytes,
                            struct tier **out, weir_error *err);
 /* A Redis server that several processes may share: "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"
  * (remote_address.h). A server that does not answer at the start is tried again later;
- * WEIR_BAD_VALUE for a wrong address, WEIR_UNSUPPORTED for rediss:// or records that no Redis value
+ * WEIR_BAD_VALUE for a wrong address or rediss://, WEIR_UNSUPPORTED for records that no Redis value
  * can hold. Its records are everybody's: reset deletes none. It makes this process forget what it
  * knew and load from then on only what it has stored since, until it is started anew; so after a
  * reset no answer depends on anything older, whoever wrote it. */

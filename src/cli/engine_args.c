@@ -174,24 +174,30 @@ const struct option_spec engine_options[] = {
      .type = OPTION_BYTES,
      .offset = AT(cpu_offload_bytes),
      .fallback = "0",
-     .help = "Host memory for history and states that leave the pools; 0: none."},
+     .help =
+         "Host memory for history and states that leave the pools, at most what the machine has; "
+         "0: none."},
     {.name = "disk-offload-dir",
      .value = "D",
      .type = OPTION_TEXT,
      .offset = AT(disk_offload_dir),
-     .help = "Directory for the same; what is there is found again after a restart."},
+     .help =
+         "Directory for the same, made if its parent exists; what is there is found again after a "
+         "restart."},
     {.name = "disk-offload-bytes",
      .value = "B",
      .type = OPTION_BYTES,
      .offset = AT(disk_offload_bytes),
      .fallback = "10737418240",
-     .help = "Bytes used in that directory at most."},
+     .help = "Bytes used there at most, by this model with these settings."},
     {.name = "remote-store",
      .value = "URL",
      .type = OPTION_TEXT,
      .offset = AT(remote_store),
-     .help = "Redis server for the same, which several servers may share: "
-             "redis://[:PASSWORD@]HOST[:PORT][/DB]."},
+     .help =
+         "Redis server for the same, which several servers may share: "
+         "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]. A password on the command line is seen by "
+         "every user of the machine: give the URL as WEIR_REMOTE_STORE or with --config."},
     {.name = "speculative-config",
      .value = "JSON",
      .type = OPTION_TEXT,

@@ -298,7 +298,7 @@ static void a_second_process_is_told_who_has_the_directory(void **state) {
     assert_int_equal(read(ready[0], &b, 1), 1);
     struct tier *t;
     weir_error err;
-    assert_int_equal(try_open(g, &c, 10 * PLACE, &t, &err), WEIR_BAD_FILE);
+    assert_int_equal(try_open(g, &c, 10 * PLACE, &t, &err), WEIR_BAD_VALUE);
     assert_null(t);
     char want[64];
     snprintf(want, sizeof want, "is used by process %d;", (int)child);
@@ -315,19 +315,65 @@ static void a_second_process_is_told_who_has_the_directory(void **state) {
     case_close(&c);
 }
 
+/* Only the last part is made. */
+static void a_missing_parent_is_named_and_not_made(void **state) {
+    struct ground *g = *state, deep = {.way = g->way};
+    struct tier_case c;
+    case_small(&c);
+    struct tier *t;
+    weir_error err;
+    char want[160];
+    snprintf(deep.dir, sizeof deep.dir, "%.60s/typo/deep", g->dir);
+    snprintf(want, sizeof want, "%s/typo: does not exist;", g->dir);
+    assert_int_equal(try_open(&deep, &c, 10 * PLACE, &t, &err), WEIR_BAD_VALUE);
+    if (!strstr(err.message, want))
+        fail_msg("%s", err.message);
+    run("test ! -e %s/typo", g->dir);
+    snprintf(deep.dir, sizeof deep.dir, "%.60s/deep//", g->dir);
+    t = open_disk(&deep, &c, 10 * PLACE);
+    t->close(t);
+    case_close(&c);
+}
+
+static void a_lower_limit_and_what_lies_beside_are_told(void **state) {
+    struct ground *g = *state;
+    struct tier_case c;
+    case_small(&c);
+    struct tier *t = open_disk(g, &c, 20 * PLACE);
+    for (uint64_t n = 0; n < 10; n++)
+        assert_int_equal(case_store(&c, t, n, 1, 0, false), TIER_OK);
+    t->close(t);
+    log_begin();
+    t = open_disk(g, &c, 4 * PLACE);
+    assert_int_equal(usage_of(t).pages, 4);
+    t->close(t);
+    assert_int_equal(log_end(": 6 records more than its limit of"), 1);
+    const struct cache_key was = c.setup.model;
+    c.setup.model = case_key(99);
+    log_begin();
+    t = open_disk(g, &c, 4 * PLACE);
+    t->close(t);
+    char hex[CACHE_KEY_HEX], want[160];
+    cache_key_hex(&was, hex);
+    snprintf(want, sizeof want, "MiB: %.16s;", hex);
+    assert_int_equal(log_end(want), 1);
+    case_close(&c);
+}
+
 static void a_directory_that_cannot_be_made_is_named(void **state) {
     struct ground *g = *state, bad = {.way = g->way, .dir = "/proc/none/here"};
     struct tier_case c;
     case_small(&c);
     struct tier *t;
     weir_error err;
-    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_FILE);
-    assert_non_null(strstr(err.where, "/proc/none"));
+    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "disk_offload_dir");
+    assert_non_null(strstr(err.message, "/proc/none: does not exist"));
     snprintf(bad.dir, sizeof bad.dir, "%.80s/file", g->dir);
     run("touch %s/file", g->dir);
-    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_FILE);
+    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_VALUE);
     bad.dir[0] = 0;
-    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_FILE);
+    assert_int_equal(try_open(&bad, &c, 10 * PLACE, &t, &err), WEIR_BAD_VALUE);
     case_close(&c);
 }
 
@@ -748,6 +794,8 @@ int main(void) {
         BOTH(another_geometry_or_model_starts_empty_and_deletes_nothing),
         BOTH(a_second_process_is_told_who_has_the_directory),
         BOTH(a_directory_that_cannot_be_made_is_named),
+        BOTH(a_missing_parent_is_named_and_not_made),
+        BOTH(a_lower_limit_and_what_lies_beside_are_told),
         BOTH(a_killed_process_leaves_all_it_published),
         BOTH(a_process_killed_while_it_evicts_leaves_nothing_torn),
         BOTH(a_flipped_bit_is_damage_or_not_found_and_never_wrong_bytes),

@@ -338,7 +338,7 @@ static void password_is_given_and_never_logged(void **state) {
                {"default:hunter2%2f%40%3A@", "connected"},
                {":geheim@", "off: it refuses the password: WRONGPASS"},
                {"somebody:geheim@", "off: it refuses user and password: WRONGPASS"},
-               {"", "off: it refuses to read: NOAUTH"}};
+               {"", "off: it refuses access without a password: NOAUTH"}};
     struct rig_server server;
     rig_log_begin();
     rig_server_start(&server, 0, options);
@@ -358,6 +358,13 @@ static void password_is_given_and_never_logged(void **state) {
         if (rig_log_count("remote store") != before + 1 || rig_log_count(try[i].want) != same + 1)
             fail_msg("%s: not the one line \"%s\"", try[i].login, try[i].want);
     }
+    struct rig none;
+    char db[128];
+    url_of(db, "", server.port);
+    strcat(db, "/3"); /* the database is asked for first and is not what is wrong */
+    rig_open_url(&none, 'a', db, &rig_long);
+    rig_close(&none);
+    assert_int_equal(rig_log_count("/3: off: it refuses access without a password: NOAUTH"), 1);
     rig_server_stop(&server, SIGKILL);
     /* A server without password refuses one, and some quote what they refuse. */
     struct rig_fake echo;

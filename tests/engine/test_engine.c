@@ -534,6 +534,11 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     o.max_checkpoints = 7;
     assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, s.max_num_seqs + 7);
+    o.cpu_offload_bytes = (1ull << 34) + 1;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "cpu_offload_bytes");
+    o.cpu_offload_bytes = 1ull << 34;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
     o.max_checkpoints = UINT32_MAX;
     assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
     assert_string_equal(err.where, "max_checkpoints");
