@@ -24,53 +24,83 @@ struct checkpoint_policy checkpoint_policy_default(void) {
 
 static weir_status parse_interval(const char *digits, size_t n, struct checkpoint_policy *p,
                                   weir_error *err) {
+    const uint64_t most = INT32_MAX / PAGE_TOKENS * PAGE_TOKENS;
     uint64_t r = 0;
     for (size_t i = 0; i < n; i++) {
-        if (digits[i] < '0' || digits[i] > '9' || r > INT32_MAX) {
-            r = 0;
-            break;
-        }
-        r = 10 * r + (uint64_t)(digits[i] - '0');
+        if (digits[i] < '0' || digits[i] > '9')
+            return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy",
+                             "interval '%.*s' is not a whole number of tokens", (int)n, digits);
+        r = r > most ? r : 10 * r + (uint64_t)(digits[i] - '0');
     }
-    if (r == 0 || r > INT32_MAX || r % PAGE_TOKENS)
+    if (r == 0 || r > most || r % PAGE_TOKENS)
         return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy",
-                         "interval '%.*s' must be a multiple of %d tokens", (int)n, digits,
-                         PAGE_TOKENS);
-    p->keeps[CHECKPOINT_INTERVAL] = true;
+                         "interval '%.*s' must be a multiple of %d tokens from %d to %" PRIu64,
+                         (int)n, digits, PAGE_TOKENS, PAGE_TOKENS, most);
     p->interval = (uint32_t)r;
     return WEIR_OK;
 }
 
-static weir_status parse_part(const char *part, size_t n, struct checkpoint_policy *p,
-                              weir_error *err) {
-    static const char interval[] = "interval:";
-    if (n > sizeof interval - 1 && !strncmp(part, interval, sizeof interval - 1))
-        return parse_interval(part + sizeof interval - 1, n - (sizeof interval - 1), p, err);
-    for (int r = 0; r < CHECKPOINT_INTERVAL; r++)
-        if (strlen(names[r]) == n && !strncmp(names[r], part, n)) {
-            p->keeps[r] = true;
-            return WEIR_OK;
-        }
+/* The reason that a part names, CHECKPOINT_REASONS: none. */
+static enum checkpoint_reason part_reason(const char *part, size_t n) {
+    for (int r = 0; r <= CHECKPOINT_INTERVAL; r++) {
+        size_t len = strlen(names[r]);
+        if (n >= len && !strncmp(names[r], part, len) &&
+            (n == len || (r == CHECKPOINT_INTERVAL && part[len] == ':')))
+            return (enum checkpoint_reason)r;
+    }
+    return CHECKPOINT_REASONS;
+}
+
+static weir_status unknown_part(const char *part, size_t n, weir_error *err) {
+    if (n == 0)
+        return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy", "a name is missing beside '+'");
+    if (n == 4 && !strncmp(part, "none", n))
+        return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy",
+                         "'none' goes with no other name");
+    size_t joint = strcspn(part, ", ");
     return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy",
-                     "'%.*s' is none of end-of-prompt, junction, end-of-turn, interval:R, default "
-                     "and none",
-                     (int)n, part);
+                     "'%.*s' is none of end-of-prompt, junction, end-of-turn, interval:R and "
+                     "default%s",
+                     (int)n, part, joint < n ? "; names are joined by '+'" : "");
 }
 
 weir_status checkpoint_policy_parse(const char *text, struct checkpoint_policy *out,
                                     weir_error *err) {
+    static const char whole[] = "default";
+    bool seen[CHECKPOINT_REASONS] = {false}, seen_default = false;
     *out = checkpoint_policy_default();
-    if (!text || !strcmp(text, "default"))
+    if (!text)
         return WEIR_OK;
     memset(out->keeps, 0, sizeof out->keeps);
     if (!strcmp(text, "none"))
         return WEIR_OK;
-    for (const char *part = text;;) {
+    for (const char *part = text;; part++) {
         size_t n = strcspn(part, "+");
-        weir_status st = parse_part(part, n, out, err);
-        if (st || !part[n])
-            return st;
-        part += n + 1;
+        bool is_default = n == sizeof whole - 1 && !strncmp(part, whole, n);
+        enum checkpoint_reason r = part_reason(part, n);
+        if (is_default ? seen_default : r < CHECKPOINT_REASONS && seen[r])
+            return weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy", "%s is named twice",
+                             is_default ? whole : names[r]);
+        if (is_default) {
+            seen_default = true;
+            for (int k = 0; k <= CHECKPOINT_INTERVAL; k++)
+                out->keeps[k] = true;
+        } else if (r < CHECKPOINT_REASONS) {
+            seen[r] = out->keeps[r] = true;
+        } else {
+            return unknown_part(part, n, err);
+        }
+        if (r == CHECKPOINT_INTERVAL) {
+            size_t skip = strlen(names[r]) + 1;
+            weir_status st = n < skip ? weir_fail(err, WEIR_BAD_VALUE, "checkpoint_policy",
+                                                  "'interval' needs its tokens, as interval:8192")
+                                      : parse_interval(part + skip, n - skip, out, err);
+            if (st)
+                return st;
+        }
+        part += n;
+        if (!*part)
+            return WEIR_OK;
     }
 }
 

@@ -28,9 +28,9 @@ struct checkpoint_policy {
 };
 
 struct checkpoint_policy checkpoint_policy_default(void);
-/* `text`: names joined by '+' of end-of-prompt, junction, end-of-turn, interval:R; or "default"
- * (all four, R = 8192), or "none". NULL: default. WEIR_BAD_VALUE names the part and what is
- * allowed. */
+/* `text`: names joined by '+', each once, of end-of-prompt, junction, end-of-turn, interval:R and
+ * default (all four, R = 8192 unless given beside it); or "none". NULL: default. WEIR_BAD_VALUE
+ * names the part and what is allowed. */
 weir_status checkpoint_policy_parse(const char *text, struct checkpoint_policy *out,
                                     weir_error *err);
 /* The same as text, for logs. */

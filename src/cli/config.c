@@ -22,6 +22,7 @@ struct slot {
 struct fault {
     char text[256];
     char place[64];
+    char key[64]; /* whose value it is about, empty: not said */
 };
 
 static void note(cyaml_log_t level, void *ctx, const char *format, va_list args) {
@@ -36,6 +37,9 @@ static void note(cyaml_log_t level, void *ctx, const char *format, va_list args)
         unsigned row, column;
         if (!f->place[0] && sscanf(at, "(line: %u, column: %u)", &row, &column) == 2)
             snprintf(f->place, sizeof f->place, "line %u: ", row);
+        const char *key = strstr(line, "in mapping field '");
+        if (key && !f->key[0])
+            sscanf(key, "in mapping field '%63[^']", f->key);
     } else if (!f->text[0]) {
         const char *body = strncmp(line, "Load: ", 6) ? line : line + 6;
         snprintf(f->text, sizeof f->text, "%s", body);
@@ -66,6 +70,21 @@ static void place_of_key(const char *path, struct fault *f) {
         line += len;
     }
     free(text);
+}
+
+/* The library speaks of its parser's events: say what the file has in their place. */
+static void put_in_words(struct fault *f) {
+    static const struct {
+        const char *event, *words;
+    } known[] = {
+        {"Expecting STRING, got event: SEQUENCE_START", "is a list where one value is meant"},
+        {"Expecting STRING, got event: MAPPING_START", "is a mapping where one value is meant"},
+        {"Expecting SEQUENCE, got event: SCALAR", "is one value where a list is meant: [VALUE]"},
+        {"Expecting SEQUENCE, got event: MAPPING_START", "is a mapping where a list is meant"},
+    };
+    for (size_t i = 0; f->key[0] && i < sizeof known / sizeof *known; i++)
+        if (!strcmp(f->text, known[i].event))
+            snprintf(f->text, sizeof f->text, "%s %s", f->key, known[i].words);
 }
 
 static const cyaml_schema_value_t text_value = {
@@ -158,8 +177,11 @@ weir_status config_read(const struct option_table *t, const char *path, struct c
     weir_status status;
     if (code) {
         place_of_key(path, &fault);
-        status = weir_fail(err, WEIR_BAD_VALUE, path, "%s%s; allowed are the options of --help",
-                           fault.place, fault.text[0] ? fault.text : cyaml_strerror(code));
+        put_in_words(&fault);
+        bool unknown = !strncmp(fault.text, "Unexpected key", 14);
+        status = weir_fail(err, WEIR_BAD_VALUE, path, "%s%s%s", fault.place,
+                           fault.text[0] ? fault.text : cyaml_strerror(code),
+                           unknown ? "; allowed are the options of --help" : "");
     } else {
         status = move_values(data ? (const struct slot *)data : none, n, out, err);
     }

@@ -11,6 +11,7 @@ const struct option_spec model_option = {
     .name = "model",
     .value = "DIR",
     .type = OPTION_TEXT,
+    .min = 1,
     .offset = AT(model),
     .required = true,
     .help = "The checkpoint: a directory with config.json, safetensors and tiktoken.model.",
@@ -19,6 +20,7 @@ const struct option_spec model_option_optional = {
     .name = "model",
     .value = "DIR",
     .type = OPTION_TEXT,
+    .min = 1,
     .offset = AT(model),
     .help = "The checkpoint: a directory with config.json, safetensors and tiktoken.model.",
 };
@@ -141,6 +143,10 @@ const struct option_spec engine_options[] = {
      .refusal =
          "this build runs a model in one process; there are no ranks to share experts out to",
      .help = "Share experts out whole among ranks."},
+    {.name = "enable-prefix-caching",
+     .type = OPTION_FLAG,
+     .offset = AT(prefix_caching),
+     .help = "What is done anyway; taken so that command lines of vLLM work."},
     {.name = "no-enable-prefix-caching",
      .type = OPTION_FLAG,
      .offset = AT(no_prefix_caching),
@@ -148,12 +154,14 @@ const struct option_spec engine_options[] = {
     {.name = "checkpoint-policy",
      .value = "P",
      .type = OPTION_TEXT,
+     .min = 1,
      .offset = AT(checkpoint_policy),
      .fallback = "default",
-     .help = "Which recurrent states are kept for reuse: names joined by '+' of end-of-prompt, "
-             "junction (where a prompt leaves the path of an earlier one), end-of-turn (the last "
-             "boundary of an answer) and interval:R (every R tokens, a multiple of 64); or default "
-             "(all four, R = 8192), or none."},
+     .help =
+         "Which recurrent states are kept for reuse: names joined by '+' of end-of-prompt, "
+         "junction (where a prompt leaves the path of an earlier one), end-of-turn (the last "
+         "boundary of an answer), interval:R (every R tokens, a multiple of 64) and default (all "
+         "four, R = 8192); or none."},
     {.name = "max-checkpoints",
      .value = "N",
      .type = OPTION_COUNT,
@@ -177,9 +185,20 @@ const struct option_spec engine_options[] = {
      .help =
          "Host memory for history and states that leave the pools, at most what the machine has; "
          "0: none."},
+    {.name = "cpu-offload-gb",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = AT(cpu_offload_gb),
+     .max = U32_MAX,
+     .fallback = "0",
+     .offered = "0",
+     .refusal = "weights are mapped, and need no room of their own; host memory for the prefix "
+                "cache is --cpu-offload-bytes",
+     .help = "Weights kept in host memory; not needed here."},
     {.name = "disk-offload-dir",
      .value = "D",
      .type = OPTION_TEXT,
+     .min = 1,
      .offset = AT(disk_offload_dir),
      .help =
          "Directory for the same, made if its parent exists; what is there is found again after a "
@@ -188,11 +207,12 @@ const struct option_spec engine_options[] = {
      .value = "B",
      .type = OPTION_BYTES,
      .offset = AT(disk_offload_bytes),
-     .fallback = "10737418240",
-     .help = "Bytes used there at most, by this model with these settings."},
+     .fallback = "0",
+     .help = "Bytes used there at most, by this model with these settings; 0: 10GiB."},
     {.name = "remote-store",
      .value = "URL",
      .type = OPTION_TEXT,
+     .min = 1,
      .offset = AT(remote_store),
      .help =
          "Redis server for the same, which several servers may share: "

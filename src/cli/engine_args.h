@@ -14,7 +14,8 @@ struct engine_args {
     uint32_t threads, max_model_len, max_num_seqs, max_num_batched_tokens, max_queue,
         max_checkpoints;
     uint64_t kv_cache_bytes;
-    bool no_prefix_caching, no_async, log_cache;
+    bool prefix_caching, no_prefix_caching, no_async, log_cache;
+    uint32_t cpu_offload_gb;
     char *checkpoint_policy;
     uint64_t cpu_offload_bytes, disk_offload_bytes;
     char *disk_offload_dir, *remote_store, *speculative_config;
@@ -24,7 +25,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 23 };
+enum { N_ENGINE_OPTIONS = 25 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

@@ -3,10 +3,45 @@
 #include "cli/engine_args.h"
 #include "cli/progress.h"
 
+#include "base/log.h"
+
+#include <string.h>
+
+#define DEFAULT_DISK_BYTES (10ull << 30)
+
+static void warn_if(bool given, const char *option, const char *why) {
+    if (given)
+        log_line(LOG_WARN, "%s has no effect %s", option, why);
+}
+
+/* Options that do nothing because of another: one line each, or somebody believes in a cache that
+ * is not there. */
+static void warn_of_idle_options(const struct engine_args *a) {
+    const char *policy = a->checkpoint_policy;
+    bool none = policy && !strcmp(policy, "none");
+    const char *why = a->no_prefix_caching ? "with --no-enable-prefix-caching"
+                      : none               ? "with --checkpoint-policy none"
+                                           : NULL;
+    warn_if(a->disk_offload_bytes && !a->disk_offload_dir, "--disk-offload-bytes",
+            "without --disk-offload-dir");
+    if (!why)
+        return;
+    warn_if(a->max_checkpoints, "--max-checkpoints", why);
+    warn_if(a->cpu_offload_bytes, "--cpu-offload-bytes", why);
+    warn_if(a->disk_offload_dir, "--disk-offload-dir", why);
+    warn_if(a->remote_store, "--remote-store", why);
+    if (!a->no_prefix_caching)
+        return;
+    warn_if(a->prefix_caching, "--enable-prefix-caching", why);
+    warn_if(policy && strcmp(policy, "default"), "--checkpoint-policy", why);
+    warn_if(a->log_cache, "--log-cache", why);
+}
+
 weir_options engine_args_options(const struct engine_args *a) {
     static const enum weir_compute compute[] = {WEIR_COMPUTE_EXACT, WEIR_COMPUTE_FAST,
                                                 WEIR_COMPUTE_NULL};
     weir_options o = weir_options_default();
+    warn_of_idle_options(a);
     o.compute = compute[a->compute];
     o.kv_dtype = a->kv_dtype == 1 ? WEIR_KV_BF16 : WEIR_KV_F32;
     o.policy = a->policy == 1 ? WEIR_PRIORITY : WEIR_FCFS;
@@ -29,7 +64,7 @@ weir_options engine_args_options(const struct engine_args *a) {
         o.max_checkpoints = a->max_checkpoints;
     o.cpu_offload_bytes = a->cpu_offload_bytes;
     o.disk_offload_dir = a->disk_offload_dir;
-    o.disk_offload_bytes = a->disk_offload_bytes;
+    o.disk_offload_bytes = a->disk_offload_bytes ? a->disk_offload_bytes : DEFAULT_DISK_BYTES;
     o.remote_store = a->remote_store;
     if (a->no_async)
         o.async_scheduling = false;

@@ -161,6 +161,9 @@ weir_status option_set(const struct option_spec *s, void *target, const char *te
         return WEIR_OK;
     }
     case OPTION_TEXT: {
+        if (s->min > 0 && !*text)
+            return weir_fail(err, WEIR_BAD_VALUE, where, "is empty; give --%s %s, or leave it out",
+                             s->name, s->value);
         char *copy = strdup(text);
         if (!copy)
             return weir_fail(err, WEIR_NO_MEMORY, where, "no memory");

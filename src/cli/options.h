@@ -36,7 +36,7 @@ struct option_spec {
     enum option_type type;
     size_t offset;        /* of the target within the group's record */
     const char *choices;  /* "exact|fast|null" */
-    double min, max;      /* of numbers, inclusive */
+    double min, max;      /* of numbers, inclusive; a text with min 1 must not be empty */
     const char *fallback; /* default, as one would type it; NULL: none, and 0 stays */
     bool required;
     /* A known option of which this build offers only the values named here ("1", "cpu"; "" for

@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "ops/ops.h"
 
+#include <string.h>
+
 enum {
     DEFAULT_SEQS = 64,
     DEFAULT_ROWS = 512, /* eight chunks: long enough to feed the matrices, short enough for others
@@ -71,12 +73,16 @@ static uint64_t less(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
+static bool keeps_states(const weir_options *o) {
+    return o->prefix_caching && !(o->checkpoint_policy && !strcmp(o->checkpoint_policy, "none"));
+}
+
 /* How many sequences run at once: as asked, else as many as half of the budget holds states for and
  * as leave room for one whole context and, with reuse, for a kept state each. */
 static void plan_seqs(const weir_options *o, const struct unit_sizes *unit, uint64_t budget,
                       struct engine_sizes *s) {
     if (!o->max_num_seqs && unit->slot_bytes) {
-        bool keeps_one_each = o->prefix_caching && !o->max_checkpoints;
+        bool keeps_one_each = keeps_states(o) && !o->max_checkpoints;
         uint64_t kept = o->prefix_caching ? times(o->max_checkpoints, unit->slot_bytes) : 0;
         uint64_t room = less(less(budget, context_bytes(unit, s)), kept);
         uint64_t hold = least(budget / 2 / unit->slot_bytes,
@@ -95,6 +101,8 @@ static uint64_t plan_checkpoints(const weir_options *o, const struct unit_sizes 
         return 0;
     if (o->max_checkpoints)
         return o->max_checkpoints;
+    if (!keeps_states(o))
+        return 0;
     uint64_t context = context_bytes(unit, s);
     uint64_t room = less(budget, times(s->slots, unit->slot_bytes));
     if (room < context)

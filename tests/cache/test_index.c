@@ -548,6 +548,9 @@ static void policies_are_parsed_or_refused_by_name(void **state) {
         {"none", "none"},
         {"interval:64", "interval:64"},
         {"end-of-turn+end-of-prompt", "end-of-prompt+end-of-turn"},
+        {"default+interval:512", "end-of-prompt+junction+end-of-turn+interval:512"},
+        {"interval:512+default", "end-of-prompt+junction+end-of-turn+interval:512"},
+        {"default+junction", "end-of-prompt+junction+end-of-turn+interval:8192"},
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(checkpoint_policy_parse(good[i].in, &p, &err), WEIR_OK);
@@ -560,6 +563,27 @@ static void policies_are_parsed_or_refused_by_name(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (checkpoint_policy_parse(bad[i], &p, &err) != WEIR_BAD_VALUE)
             fail_msg("'%s' was accepted", bad[i]);
+    static const struct {
+        const char *in, *says;
+    } said[] = {
+        {"end-of-prompt,junction", "names are joined by '+'"},
+        {"interval:8192k", "'8192k' is not a whole number of tokens"},
+        {"interval:99999999999999999999", "must be a multiple of 64 tokens from 64 to 2147483584"},
+        {"interval:100", "must be a multiple of 64 tokens"},
+        {"interval", "needs its tokens"},
+        {"junction+junction", "junction is named twice"},
+        {"interval:64+interval:128", "interval is named twice"},
+        {"default+default", "default is named twice"},
+        {"none+junction", "'none' goes with no other name"},
+        {"junction+none", "'none' goes with no other name"},
+        {"junction++default", "a name is missing"},
+        {"prefill", "'prefill' is none of"},
+    };
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        assert_int_equal(checkpoint_policy_parse(said[i].in, &p, &err), WEIR_BAD_VALUE);
+        if (!strstr(err.message, said[i].says))
+            fail_msg("'%s': %s", said[i].in, err.message);
+    }
 }
 
 int main(void) {

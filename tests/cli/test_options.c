@@ -250,6 +250,9 @@ static void a_config_file_is_refused_with_key_and_line(void **state) {
     config_refused("count: 0\n", "'0' is not a whole number", WEIR_BAD_VALUE);
     config_refused("one: 2\n", "only one here", WEIR_UNSUPPORTED);
     config_refused("count: [1, 2]\n", "line 1", WEIR_BAD_VALUE);
+    config_refused("count: [1, 2]\n", "count is a list where one value is meant", WEIR_BAD_VALUE);
+    config_refused("count: {a: 1}\n", "count is a mapping where one value", WEIR_BAD_VALUE);
+    config_refused("list: 1\n", "list is one value where a list is meant", WEIR_BAD_VALUE);
     config_refused("flag: true\ncount: 5\n\ncount: 6\n", "line 4", WEIR_BAD_VALUE);
     config_refused("flag: true\ncount: \"1\n", "line", WEIR_BAD_VALUE);
     config_refused("- count\n", "Expecting MAPPING", WEIR_BAD_VALUE);

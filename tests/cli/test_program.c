@@ -45,6 +45,32 @@ static void features_of_other_builds_are_known_by_name(void **state) {
                    "--device cpu --cpu-offload-bytes 0 --compute exact --kv-cache-dtype f32");
 }
 
+static void options_that_do_nothing_are_told_so(void **state) {
+    static const struct {
+        const char *options, *says;
+    } idle[] = {
+        {"--disk-offload-bytes 1G",
+         "--disk-offload-bytes has no effect without --disk-offload-dir"},
+        {"--no-enable-prefix-caching --max-checkpoints 3 --enable-prefix-caching",
+         "--max-checkpoints has no effect with --no-enable-prefix-caching"},
+        {"--checkpoint-policy none --cpu-offload-bytes 64M",
+         "--cpu-offload-bytes has no effect with --checkpoint-policy none"},
+        {"--enable-prefix-caching --checkpoint-policy default+interval:64", NULL},
+    };
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "generate --model @models/micro-k3-odd --prompt-ids 1 --max-tokens 1 %s",
+                 idle[i].options);
+        succeeds(NULL, line);
+        const char *err = last_outcome()->err;
+        if (idle[i].says ? !strstr(err, idle[i].says) : strstr(err, "no effect") != NULL)
+            fail_msg("%s: %s", idle[i].options, err);
+    }
+    fails(2, "serve --model @models/tiny-k3 --cpu-offload-gb 4", "--cpu-offload-bytes");
+    fails(2, "serve --model @models/tiny-k3 --disk-offload-dir ''", "--disk-offload-dir: is empty");
+}
+
 static void what_is_read_wrong_ends_in_1_with_one_line(void **state) {
     fails(1, "inspect %nothing-here", "nothing-here");
     fails(1, "tokenize --model @models/micro-k3-odd", "tiktoken.model");
@@ -221,6 +247,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_typed_wrong_ends_in_2_with_one_line),
         cmocka_unit_test(features_of_other_builds_are_known_by_name),
+        cmocka_unit_test(options_that_do_nothing_are_told_so),
         cmocka_unit_test(what_is_read_wrong_ends_in_1_with_one_line),
         cmocka_unit_test(help_and_manual_know_every_option_of_every_command),
         cmocka_unit_test(help_marks_what_this_build_lacks),
