@@ -28,7 +28,7 @@ struct effort {
 static struct effort effort_of(const struct kernel_options *o) {
     double bytes = 8.0 * (double)machine_last_cache_bytes();
     double most = (double)memory_limit() / 16;
-    bytes = bytes < 256e6 ? 256e6 : bytes;
+    bytes = bytes < 300e6 ? 300e6 : bytes; /* 51 expert matrices */
     bytes = bytes > most ? most : bytes;
     if (o->small)
         return (struct effort){1e-4, 1e-3, 2, 2, 2e5, 1e5, 10};
