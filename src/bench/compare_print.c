@@ -86,8 +86,9 @@ void compare_print(FILE *out, const struct compare_side *sides, size_t n,
         for (size_t k = 0; k < n_m; k++) {
             const struct comparison *c = &all[(i - 1) * n_m + k];
             const struct ratio *r = &c->ratio;
-            fprintf(out, "%-20s %-10s %12s %12s ", c->metric->name, c->metric->unit,
-                    figure(r->baseline, a), figure(r->candidate, b));
+            fprintf(out, "%-20s %-10s %12s %12s ", c->metric->name, metric_shown_unit(c->metric),
+                    figure(metric_shown(c->metric, r->baseline), a),
+                    figure(metric_shown(c->metric, r->candidate), b));
             if (isfinite(r->value))
                 fprintf(out, "%9.4f  ", r->value);
             else

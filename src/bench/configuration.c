@@ -53,6 +53,77 @@ static void flatten(json_t *out, const char *before, const json_t *object) {
     }
 }
 
+/* What a server tells of itself changes from start to start, or from question to question, without
+ * being a setting; and a key is nobody's business. */
+static bool is_passing(const char *key) {
+    static const char *const parts[] = {"time",      "created", "throughput", "seed", "port",
+                                        "host",      "pid",     "version",    "path", "usage",
+                                        "available", "url",     "key",        "id_"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strstr(key, parts[i]))
+            return true;
+    return false;
+}
+
+/* Lists are left out: they hold models, slots and states. */
+static void flatten_server(json_t *out, const char *before, const json_t *object) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        char name[256];
+        snprintf(name, sizeof name, "%s.%s", before, key);
+        if (json_is_object(value))
+            flatten_server(out, name, value);
+        else if (!json_is_array(value) && !json_is_null(value) && !is_passing(key) &&
+                 !json_object_get(out, name))
+            json_object_set(out, name, value);
+    }
+}
+
+/* `server` holds the answers of its endpoints under their paths. */
+static void put_server(json_t *out, const json_t *server) {
+    const char *path;
+    json_t *answer;
+    json_object_foreach((json_t *)(uintptr_t)server, path, answer) {
+        const json_t *model = json_array_get(json_object_get(answer, "data"), 0);
+        json_t *length = json_object_get(model, "max_model_len");
+        if (json_is_integer(length) && !json_object_get(out, "server.max_model_len"))
+            json_object_set(out, "server.max_model_len", length);
+        if (json_is_object(answer) && !model)
+            flatten_server(out, "server", answer);
+    }
+}
+
+static bool is_of_server(const char *key) {
+    return !strncmp(key, "server.", 7);
+}
+
+/* Of what a server tells these are settings that make two runs no repeats of each other. */
+static bool is_server_setting(const char *key) {
+    static const char *const keys[] = {"threads",
+                                       "max_model_len",
+                                       "max_num_seqs",
+                                       "max_num_batched_tokens",
+                                       "max_running_requests",
+                                       "tp_size",
+                                       "dp_size",
+                                       "ep_size",
+                                       "chunked_prefill_size",
+                                       "mem_fraction_static",
+                                       "attention_backend",
+                                       "kv_cache_dtype",
+                                       "quantization",
+                                       "speculative_algorithm",
+                                       "speculative_num_draft_tokens",
+                                       "disable_radix_cache",
+                                       "total_slots",
+                                       "default_generation_settings.n_ctx"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!strcmp(key + 7, keys[i]))
+            return true;
+    return false;
+}
+
 json_t *configuration_of(const struct run *r) {
     const struct run_subject *s = &r->subject;
     json_t *o = json_object();
@@ -88,6 +159,7 @@ json_t *configuration_of(const struct run *r) {
     put(o, "length_scale", json_real(r->length_scale));
     if (json_is_object(r->config))
         flatten(o, "", r->config);
+    put_server(o, r->server);
     return o;
 }
 
@@ -96,9 +168,11 @@ weir_status configuration_fingerprint(const json_t *configuration, char out[FING
     json_t *kept = json_copy((json_t *)(uintptr_t)configuration);
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)configuration, key,
-                        value) if (configuration_is_version(key) ||
-                                   configuration_is_incidental(key)) json_object_del(kept, key);
+    json_object_foreach((json_t *)(uintptr_t)configuration, key, value) {
+        if (configuration_is_version(key) || configuration_is_incidental(key) ||
+            (is_of_server(key) && !is_server_setting(key)))
+            json_object_del(kept, key);
+    }
     char *text =
         kept ? json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(kept);

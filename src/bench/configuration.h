@@ -8,13 +8,15 @@
 enum { FINGERPRINT_BYTES = 33 }; /* 32 hex digits and NUL */
 
 /* The subject's fields, concurrency, dataset, scales and every option of the run; objects within
- * become "outer.inner", dashes underscores. Unknown ones are left out. NULL without memory. */
+ * become "outer.inner", dashes underscores. Unknown ones are left out. What the
+ * server told of its own settings stands as "server.KEY". NULL without memory. */
 json_t *configuration_of(const struct run *r);
 /* Does the key name software, which changes while a configuration stays the same? */
 bool configuration_is_version(const char *key);
 /* Does it say where or under which name something is kept, and not what was measured? */
 bool configuration_is_incidental(const char *key);
-/* Equal for equal configurations; versions and incidental keys do not enter. */
+/* Equal for equal configurations; versions and incidental keys do not enter, and of what the server
+ * told only settings that are known to be chosen and not found out (threads, max_num_seqs ...). */
 weir_status configuration_fingerprint(const json_t *configuration, char out[FINGERPRINT_BYTES],
                                       weir_error *err);
 /* The versions alone, as one text: "framework_version=0.16;image=..." ; free(). NULL: no memory. */

@@ -36,9 +36,33 @@ static bool fault(struct gate *g, const char *format, ...) {
     return good;
 }
 
-static bool find_faults(struct gate *g, const struct compare_side *a, const struct compare_side *b,
-                        bool allow_invalid) {
+/* A figure of another workload says nothing about this one. What a side does not tell is no
+ * difference. */
+static bool find_other_workload(struct gate *g, const struct compare_run *a,
+                                const struct compare_run *b) {
+    static const char *const keys[] = {"concurrency", "scenario", "dataset", "isl", "osl"};
     bool good = true;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *x = json_object_get(a->configuration, keys[i]);
+        const json_t *y = json_object_get(b->configuration, keys[i]);
+        if (!x || !y || json_equal(x, y))
+            continue;
+        char *old = json_dumps(x, JSON_ENCODE_ANY), *new = json_dumps(y, JSON_ENCODE_ANY);
+        good = old &&
+               new &&fault(g, "%s: %s is %s, the baseline's %s (--allow-different)", b->path,
+                           keys[i], new, old) &&
+               good;
+        free(old);
+        free(new);
+    }
+    return good;
+}
+
+static bool find_faults(struct gate *g, const struct compare_side *a, const struct compare_side *b,
+                        bool allow_invalid, bool allow_different) {
+    bool good = true;
+    if (!allow_different && a->n && b->n)
+        good = find_other_workload(g, &a->run[0], &b->run[0]);
     for (size_t i = 0; i < b->n; i++) {
         const struct compare_run *r = &b->run[i];
         size_t k;
@@ -63,9 +87,12 @@ static void judge_figure(struct gate_result *r) {
     const struct ratio *x = &r->comparison.ratio;
     const struct metric *m = r->comparison.metric;
     r->worse = metric_worse_percent(m, x->value);
-    bool has_interval = x->kind != INTERVAL_NONE && x->low <= x->high;
-    r->worse_at_least =
-        has_interval ? metric_worse_percent(m, m->higher_better ? x->high : x->low) : r->worse;
+    r->has_interval = x->kind != INTERVAL_NONE && x->low <= x->high;
+    r->worse_at_least = r->worse_at_most = r->worse;
+    if (r->has_interval) {
+        r->worse_at_least = metric_worse_percent(m, m->higher_better ? x->high : x->low);
+        r->worse_at_most = metric_worse_percent(m, m->higher_better ? x->low : x->high);
+    }
     if (!isfinite(x->baseline))
         r->outcome = GATE_SKIPPED;
     else if (!isfinite(x->candidate))
@@ -76,15 +103,16 @@ static void judge_figure(struct gate_result *r) {
 
 weir_status gate_judge(const struct compare_side *baseline, const struct compare_side *candidate,
                        const struct gate_rule *rule, size_t n, const struct run_noise *noise,
-                       const struct bootstrap_options *o, bool allow_invalid, struct gate *out,
-                       weir_error *err) {
+                       const struct bootstrap_options *o, bool allow_invalid, bool allow_different,
+                       struct gate *out, weir_error *err) {
     *out = (struct gate){.result = calloc(n + 1, sizeof *out->result), .n = n};
     const struct metric **m = calloc(n + 1, sizeof *m);
     struct comparison *c = calloc(n + 1, sizeof *c);
     struct bootstrap_options each = *o;
     each.confidence = 1 - (1 - o->confidence) / (double)n;
     weir_status status = WEIR_OK;
-    if (!out->result || !m || !c || !find_faults(out, baseline, candidate, allow_invalid))
+    if (!out->result || !m || !c ||
+        !find_faults(out, baseline, candidate, allow_invalid, allow_different))
         status = weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory");
     for (size_t i = 0; !status && i < n; i++)
         m[i] = rule[i].metric;
@@ -136,23 +164,57 @@ static const char *change(double worse, char out[48]) {
     return out;
 }
 
+/* From the better end to the worse one. */
+static const char *interval(const struct gate_result *r, char out[64]) {
+    double from = r->worse_at_least, to = r->worse_at_most;
+    if (!r->has_interval)
+        snprintf(out, 64, "none");
+    else if ((from > 0) == (to > 0))
+        snprintf(out, 64, "%.2f .. %.2f %% %s", fabs(from), fabs(to), to > 0 ? "worse" : "better");
+    else
+        snprintf(out, 64, "%.2f %% better .. %.2f %% worse", fabs(from), to);
+    return out;
+}
+
+static void print_result(FILE *out, const struct gate_result *r) {
+    const struct metric *m = r->comparison.metric;
+    const struct ratio *x = &r->comparison.ratio;
+    char a[48], b[64];
+    fprintf(out, "%-20s %-10s %12.5g %12.5g %16s %32s %7g %%  %s%s\n", m->name,
+            metric_shown_unit(m), metric_shown(m, x->baseline), metric_shown(m, x->candidate),
+            change(r->worse, a), interval(r, b), r->threshold, outcome_name(r->outcome),
+            !r->has_interval && r->outcome == GATE_REGRESSED
+                ? " (no interval: judged by the figure alone)"
+                : "");
+}
+
+/* The last line names everything that fails. */
+static void print_end(FILE *out, const struct gate *g) {
+    bool first = true;
+    if (g->passed) {
+        fputs("\npassed\n", out);
+        return;
+    }
+    fputs("\nfailed: ", out);
+    for (size_t i = 0; i < g->n; i++)
+        if (g->result[i].outcome == GATE_REGRESSED || g->result[i].outcome == GATE_NO_VALUE) {
+            fprintf(out, "%s%s", first ? "" : ", ", g->result[i].comparison.metric->name);
+            first = false;
+        }
+    for (size_t i = 0; i < g->n_faults; i++)
+        fprintf(out, "%s%s", i ? "; " : first ? "not eligible: " : "; not eligible: ", g->fault[i]);
+    fputc('\n', out);
+}
+
 void gate_print(FILE *out, const struct gate *g, const struct compare_side *baseline,
                 const struct compare_side *candidate) {
     fprintf(out, "baseline   %s (%zu run%s)\ncandidate  %s (%zu run%s)\n\n", baseline->name,
             baseline->n, baseline->n == 1 ? "" : "s", candidate->name, candidate->n,
             candidate->n == 1 ? "" : "s");
-    fprintf(out, "%-20s %12s %12s %16s %16s %9s\n", "", "baseline", "candidate", "change",
-            "at the least", "allowed");
-    for (size_t i = 0; i < g->n; i++) {
-        const struct gate_result *r = &g->result[i];
-        const struct ratio *x = &r->comparison.ratio;
-        char a[48], b[48];
-        fprintf(out, "%-20s %12.5g %12.5g %16s %16s %7g %%  %s%s\n", r->comparison.metric->name,
-                x->baseline, x->candidate, change(r->worse, a), change(r->worse_at_least, b),
-                r->threshold, outcome_name(r->outcome),
-                x->kind == INTERVAL_NONE && r->outcome != GATE_SKIPPED ? " (without an interval)"
-                                                                       : "");
-    }
+    fprintf(out, "%-20s %-10s %12s %12s %16s %32s %9s\n", "", "", "baseline", "candidate", "change",
+            "interval of the change", "allowed");
+    for (size_t i = 0; i < g->n; i++)
+        print_result(out, &g->result[i]);
     json_t *differ = compare_differences((const struct compare_side[]){*baseline, *candidate}, 2);
     const char *key;
     json_t *list;
@@ -166,17 +228,7 @@ void gate_print(FILE *out, const struct gate *g, const struct compare_side *base
     if (!first)
         fputc('\n', out);
     json_decref(differ);
-    for (size_t i = 0; i < g->n_faults; i++)
-        fprintf(out, "%s%s\n", i ? "" : "\n", g->fault[i]);
-    fprintf(out, "\n%s", g->passed ? "passed\n" : "failed");
-    first = true;
-    for (size_t i = 0; i < g->n; i++)
-        if (g->result[i].outcome == GATE_REGRESSED || g->result[i].outcome == GATE_NO_VALUE) {
-            fprintf(out, "%s%s", first ? ": " : ", ", g->result[i].comparison.metric->name);
-            first = false;
-        }
-    if (!g->passed)
-        fputc('\n', out);
+    print_end(out, g);
 }
 
 static json_t *number(double v) {
@@ -192,13 +244,14 @@ json_t *gate_json(const struct gate *g, const struct compare_side *baseline,
         const char *name = r->comparison.metric->name;
         json_object_set_new(
             metrics, name,
-            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:s}", "baseline",
+            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:s}", "baseline",
                       number(r->comparison.ratio.baseline), "candidate",
                       number(r->comparison.ratio.candidate), "ratio",
                       number(r->comparison.ratio.value), "low", number(r->comparison.ratio.low),
                       "high", number(r->comparison.ratio.high), "worse_percent", number(r->worse),
-                      "worse_at_least_percent", number(r->worse_at_least), "threshold_percent",
-                      r->threshold, "outcome", names[r->outcome]));
+                      "worse_at_least_percent", number(r->worse_at_least), "worse_at_most_percent",
+                      number(r->worse_at_most), "threshold_percent", r->threshold, "outcome",
+                      names[r->outcome]));
         if (r->outcome == GATE_REGRESSED || r->outcome == GATE_NO_VALUE)
             json_array_append_new(regressed, json_string(name));
     }

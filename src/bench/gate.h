@@ -23,9 +23,10 @@ enum gate_outcome {
 struct gate_result {
     struct comparison comparison;
     double threshold;
-    /* How much worse in percent: by the figures, and at the least within the interval (without
-     * one: the same). Negative: better. */
-    double worse, worse_at_least;
+    /* How much worse in percent: by the figures, and at the least and at the most within the
+     * interval (without one: the same). Negative: better. */
+    double worse, worse_at_least, worse_at_most;
+    bool has_interval;
     enum gate_outcome outcome;
 };
 
@@ -39,11 +40,12 @@ struct gate {
 
 /* The interval of each figure is widened to 1 - (1 - confidence) / n, so that the chance of any
  * false alarm is at most half of 1 - confidence. `allow_invalid`: a run that breaks the rules for
- * publishing may pass; a cancelled one never. */
+ * publishing may pass; a cancelled one never. `allow_different`: one of another workload or
+ * concurrency than the baseline's may pass. */
 weir_status gate_judge(const struct compare_side *baseline, const struct compare_side *candidate,
                        const struct gate_rule *rule, size_t n, const struct run_noise *noise,
-                       const struct bootstrap_options *o, bool allow_invalid, struct gate *out,
-                       weir_error *err);
+                       const struct bootstrap_options *o, bool allow_invalid, bool allow_different,
+                       struct gate *out, weir_error *err);
 void gate_free(struct gate *g);
 void gate_print(FILE *out, const struct gate *g, const struct compare_side *baseline,
                 const struct compare_side *candidate);

@@ -24,12 +24,50 @@ static void date_of(const struct store_run *r, char out[16]) {
     strftime(out, 16, "%Y-%m-%d", &tm);
 }
 
+/* Was it stopped in the middle? Its figures are not those of its configuration. */
+static bool is_incomplete(const struct store_run *r) {
+    size_t i;
+    json_t *reason;
+    json_array_foreach(r->invalid, i, reason) {
+        const char *text = json_string_value(reason);
+        if (text && !strncmp(text, "aborted", 7))
+            return true;
+    }
+    return r->cancelled;
+}
+
 static bool same_date(const struct store_run *a, const struct store_run *b) {
     char x[16], y[16];
     date_of(a, x);
     date_of(b, y);
     return !strcmp(x, y) && !strcmp(a->version, b->version) &&
-           !strcmp(a->fingerprint, b->fingerprint);
+           !strcmp(a->fingerprint, b->fingerprint) && a->valid == b->valid &&
+           is_incomplete(a) == is_incomplete(b);
+}
+
+static json_t *value_or_null(const json_t *configuration, const char *key) {
+    json_t *v = json_object_get(configuration, key);
+    return v ? json_incref(v) : json_null();
+}
+
+/* What was set otherwise: {key: [before, now]}. */
+static json_t *changes_of(const struct store_run *before, const struct store_run *now) {
+    json_t *out = json_object();
+    const struct store_run *const side[] = {before, now};
+    for (size_t i = 0; before && i < 2; i++) {
+        const char *key;
+        json_t *value;
+        json_object_foreach(side[i]->configuration, key, value) {
+            const json_t *other = json_object_get(side[1 - i]->configuration, key);
+            if (configuration_is_version(key) || configuration_is_incidental(key) ||
+                json_object_get(out, key) || (other && json_equal(other, value)))
+                continue;
+            json_object_set_new(out, key,
+                                json_pack("[o, o]", value_or_null(before->configuration, key),
+                                          value_or_null(now->configuration, key)));
+        }
+    }
+    return out;
 }
 
 /* Percent by which `now` differs from `before`. */
@@ -71,7 +109,7 @@ static json_t *opt_text(const char *s) {
 /* A date's line: `run` are its runs. */
 static json_t *line_of(const struct store_run *const *run, size_t n, const struct metric *const *m,
                        size_t n_m, const json_t *first, const json_t *previous,
-                       const char *fingerprint_before) {
+                       const struct store_run *before) {
     char date[16];
     date_of(run[0], date);
     bool valid = true, scaled = false, cancelled = false;
@@ -82,11 +120,13 @@ static json_t *line_of(const struct store_run *const *run, size_t n, const struc
         cancelled = cancelled || run[i]->cancelled;
         json_array_append_new(dirs, json_string(run[i]->dir));
     }
-    bool changed = fingerprint_before && strcmp(fingerprint_before, run[0]->fingerprint);
-    return json_pack("{s:s, s:I, s:s, s:i, s:b, s:b, s:b, s:b, s:o, s:o}", "date", date, "started",
-                     (json_int_t)(run[0]->started / 1000000000), "version", run[0]->version, "runs",
-                     (int)n, "valid", valid, "cancelled", cancelled, "scaled", scaled,
-                     "configuration_changed", changed, "metrics",
+    bool changed = before && strcmp(before->fingerprint, run[0]->fingerprint);
+    json_t *changes = changed ? changes_of(before, run[0]) : json_object();
+    return json_pack("{s:s, s:I, s:s, s:i, s:b, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "date", date,
+                     "started", (json_int_t)(run[0]->started / 1000000000), "version",
+                     run[0]->version, "runs", (int)n, "valid", valid, "cancelled", cancelled,
+                     "scaled", scaled, "incomplete", is_incomplete(run[0]), "configuration_changed",
+                     changed, "changes", changes, "metrics",
                      values_of(run, n, m, n_m, first, previous), "dirs", dirs);
 }
 
@@ -94,7 +134,7 @@ static json_t *series_of(const struct store_run *runs, size_t n, size_t start, b
                          const struct store_run **line, const struct metric *const *m, size_t n_m) {
     const struct store_run *head = &runs[start];
     json_t *dates = json_array(), *first = NULL, *previous = NULL;
-    const char *fingerprint = NULL;
+    const struct store_run *before = NULL;
     for (size_t i = start; i < n; i++) {
         if (used[i] || !same_series(head, &runs[i]))
             continue;
@@ -104,10 +144,14 @@ static json_t *series_of(const struct store_run *runs, size_t n, size_t start, b
                 line[k++] = &runs[j];
                 used[j] = true;
             }
-        json_t *l = line_of(line, k, m, n_m, first, previous, fingerprint);
-        fingerprint = runs[i].fingerprint;
-        previous = json_object_get(l, "metrics");
-        first = first ? first : previous;
+        /* A line of stopped runs is compared with nothing, and nothing with it. */
+        bool whole = !is_incomplete(&runs[i]);
+        json_t *l = line_of(line, k, m, n_m, whole ? first : NULL, whole ? previous : NULL, before);
+        if (whole) {
+            before = &runs[i];
+            previous = json_object_get(l, "metrics");
+            first = first ? first : previous;
+        }
         json_array_append_new(dates, l);
     }
     return json_pack("{s:o, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "label",
@@ -157,6 +201,26 @@ static int width_of(const struct metric *m) {
     return n < 12 ? 12 : n;
 }
 
+static void print_changes(FILE *out, const json_t *changes) {
+    enum { MOST = 4 };
+    const char *key;
+    json_t *pair;
+    int n = 0;
+    fputs("  [", out);
+    json_object_foreach((json_t *)(uintptr_t)changes, key, pair) {
+        if (n++ >= MOST)
+            continue;
+        char *old = json_dumps(json_array_get(pair, 0), JSON_ENCODE_ANY);
+        char *new = json_dumps(json_array_get(pair, 1), JSON_ENCODE_ANY);
+        fprintf(out, "%s%s: %s -> %s", n > 1 ? ", " : "", key, old ? old : "", new ? new : "");
+        free(old);
+        free(new);
+    }
+    if (n > MOST)
+        fprintf(out, " and %d more", n - MOST);
+    fputs(n ? "]" : "configuration changed]", out);
+}
+
 static void print_line(FILE *out, const json_t *line, const struct metric *const *m, size_t n_m) {
     fprintf(out, "  %-10s %4d", text_at(line, "date"),
             (int)json_integer_value(json_object_get(line, "runs")));
@@ -164,20 +228,44 @@ static void print_line(FILE *out, const json_t *line, const struct metric *const
         const json_t *v = json_object_get(json_object_get(line, "metrics"), m[k]->name);
         const json_t *value = json_object_get(v, "value");
         if (json_is_number(value))
-            fprintf(out, "  %*.5g", width_of(m[k]), json_number_value(value));
+            fprintf(out, "  %*.5g", width_of(m[k]), metric_shown(m[k], json_number_value(value)));
         else
             fprintf(out, "  %*s", width_of(m[k]), "-");
         print_change(out, json_object_get(v, "change_percent"));
     }
     fprintf(out, "  %s", text_at(line, "version"));
     if (json_is_true(json_object_get(line, "configuration_changed")))
-        fputs("  [configuration changed]", out);
+        print_changes(out, json_object_get(line, "changes"));
     if (json_is_true(json_object_get(line, "cancelled")))
-        fputs("  [cancelled]", out);
+        fputs("  [cancelled, compared with nothing]", out);
+    else if (json_is_true(json_object_get(line, "incomplete")))
+        fputs("  [aborted, compared with nothing]", out);
     else if (!json_is_true(json_object_get(line, "valid")))
         fputs("  [not valid]", out);
     if (json_is_true(json_object_get(line, "scaled")))
         fputs("  [scaled]", out);
+    fputc('\n', out);
+}
+
+/* Who it is, and the names and units of the columns. */
+static void print_head(FILE *out, const json_t *series, bool more, const struct metric *const *m,
+                       size_t n_m) {
+    fputs(more ? "\n" : "", out);
+    if (json_is_string(json_object_get(series, "label")))
+        fputs(text_at(series, "label"), out);
+    else
+        fprintf(out, "%s (no label, configuration %.8s)", text_at(series, "dataset"),
+                text_at(series, "fingerprint"));
+    fprintf(out, ", concurrency %d: %s, %s, %s, %s\n",
+            (int)json_integer_value(json_object_get(series, "concurrency")),
+            text_at(series, "hardware"), text_at(series, "framework"), text_at(series, "model"),
+            text_at(series, "precision"));
+    fprintf(out, "  %-10s %4s", "date", "runs");
+    for (size_t k = 0; k < n_m; k++)
+        fprintf(out, "  %*s %9s", width_of(m[k]), m[k]->name, "change");
+    fprintf(out, "  version\n  %-10s %4s", "", "");
+    for (size_t k = 0; k < n_m; k++)
+        fprintf(out, "  %*s %9s", width_of(m[k]), metric_shown_unit(m[k]), "");
     fputc('\n', out);
 }
 
@@ -186,19 +274,7 @@ void history_print(FILE *out, const struct store_run *runs, size_t n, const stru
     json_t *all = history_json(runs, n, m, n_m), *series, *line;
     size_t i, k;
     json_array_foreach(json_object_get(all, "series"), i, series) {
-        fprintf(out, "%s%s, concurrency %d: %s, %s, %s, %s\n", i ? "\n" : "",
-                json_is_string(json_object_get(series, "label")) ? text_at(series, "label")
-                                                                 : text_at(series, "fingerprint"),
-                (int)json_integer_value(json_object_get(series, "concurrency")),
-                text_at(series, "hardware"), text_at(series, "framework"), text_at(series, "model"),
-                text_at(series, "precision"));
-        fprintf(out, "  %-10s %4s", "date", "runs");
-        for (k = 0; k < n_m; k++) {
-            fprintf(out, "%*s", 2 + width_of(m[k]) - (int)strlen(m[k]->name), "");
-            fputs(m[k]->name, out);
-            fprintf(out, " %9s", "change");
-        }
-        fputs("  version\n", out);
+        print_head(out, series, i > 0, m, n_m);
         json_array_foreach(json_object_get(series, "dates"), k, line) print_line(out, line, m, n_m);
     }
     if (!json_array_size(json_object_get(all, "series")))

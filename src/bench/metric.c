@@ -53,6 +53,18 @@ weir_status metric_find(const char *name, const struct metric **out, weir_error 
                      "'%s' is none of %s, nor one of those with mean, p75, p95 or p99", name, list);
 }
 
+static bool is_time(const struct metric *m) {
+    return !strcmp(m->unit, "s");
+}
+
+const char *metric_shown_unit(const struct metric *m) {
+    return is_time(m) ? "ms" : m->unit;
+}
+
+double metric_shown(const struct metric *m, double v) {
+    return is_time(m) ? v * 1e3 : v;
+}
+
 static double statistic_of(const struct distribution *d, int statistic) {
     switch (statistic) {
     case METRIC_MEAN: return d->mean;

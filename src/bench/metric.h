@@ -34,6 +34,10 @@ const struct metric *metric_at(size_t i);
 const struct metric *metric_usual(size_t i);
 const struct metric *metric_of_gate(size_t i);
 
+/* How tables for people print it: latencies in milliseconds, as replays do. */
+const char *metric_shown_unit(const struct metric *m);
+double metric_shown(const struct metric *m, double v);
+
 /* NAN: the run has no such value. */
 double metric_of_summary(const struct metric *m, const struct run_summary *s);
 /* The same out of another tool's result. */

@@ -12,7 +12,7 @@ struct gate_args {
     char *baseline_label;
     uint32_t last, gpus;
     double threshold;
-    bool allow_invalid, json;
+    bool allow_invalid, allow_different, json;
     struct history_args history;
     struct statistics_args statistics;
 };
@@ -62,6 +62,10 @@ static const struct option_spec gate_options[] = {
      .offset = offsetof(struct gate_args, allow_invalid),
      .help = "Let a run pass that breaks rules of publishing, such as one that was made short or "
              "scaled for a test. A cancelled one fails all the same."},
+    {.name = "allow-different",
+     .type = OPTION_FLAG,
+     .offset = offsetof(struct gate_args, allow_different),
+     .help = "Let a run pass that is of another workload or concurrency than the baseline."},
     {.name = "gpus",
      .value = "N",
      .type = OPTION_COUNT,
@@ -157,7 +161,8 @@ static weir_status judge(const struct gate_args *a, const struct compare_side *s
     if (!status && history)
         status = compare_noise(history, &side[0], &side[1], m, n, noise, err);
     if (!status)
-        status = gate_judge(&side[0], &side[1], rule, n, noise, &o, a->allow_invalid, &g, err);
+        status = gate_judge(&side[0], &side[1], rule, n, noise, &o, a->allow_invalid,
+                            a->allow_different, &g, err);
     if (status)
         return status;
     *passed = g.passed;
@@ -204,16 +209,18 @@ static const struct command_section gate_sections[] = {
     {"DESCRIPTION",
      "Judges a run for use in continuous integration. The exit status is 1 when a figure is worse "
      "than the baseline's by more than the threshold and beyond noise (its whole interval lies "
-     "beyond the threshold), when the candidate lacks a figure that the baseline has, when it was "
-     "cancelled, is not valid, or is a scaled replay where the baseline is none. It is 0 "
-     "otherwise, and 2 when the options make no sense.\n\n"
+     "beyond the threshold; where there is no interval, as of a single play without repeats, the "
+     "figure itself), when the candidate lacks a figure that the baseline has, when it was "
+     "cancelled, is not valid, is of another concurrency or workload, or is a scaled replay where "
+     "the baseline is none. It is 0 otherwise, and 2 when the options make no sense.\n\n"
      "Intervals are made as weir bench compare makes them, each so much wider that with equal "
      "systems the chance of any false alarm is at most 1 - confidence however many figures are "
      "judged. What differs from run to run is known from repeats alone: without any, the "
      "threshold has to make up for it."},
     {"JSON", "{\"passed\", \"confidence\", \"regressed\": [NAME], \"faults\": [TEXT], \"metrics\": "
              "{NAME: {\"baseline\", \"candidate\", \"ratio\", \"low\", \"high\", "
-             "\"worse_percent\", \"worse_at_least_percent\", \"threshold_percent\", "
+             "\"worse_percent\", \"worse_at_least_percent\", \"worse_at_most_percent\", "
+             "\"threshold_percent\", "
              "\"outcome\"}}, \"baseline\", \"candidate\"}; the last two as a side of weir bench "
              "compare. The outcome is passed, regressed, no value or not judged."},
     {"EXAMPLES", "  weir bench gate --baseline results/main --candidate results/branch\n\n"

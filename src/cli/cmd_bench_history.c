@@ -85,12 +85,16 @@ static const struct command_section list_sections[] = {
      "Shows what the run history holds: for each configuration a line a day and version, with the "
      "change against the line before. Runs with a label belong together by label, concurrency and "
      "data set, so that a configuration keeps its line while software changes; runs without one "
-     "by everything that was set. Several runs of a day are one line with their geometric mean. "
-     "Days are those of UTC. Where an option differs from the line before, the line says so."},
+     "by everything that was set. Several runs of a day are one line with their geometric mean; "
+     "those that are not valid have a line of their own, and so have those that were cancelled or "
+     "aborted, which are compared with nothing. Days are those of UTC. Where a setting differs "
+     "from the line before, the line says which."},
     {"JSON", "{\"series\": [{\"label\", \"fingerprint\", \"concurrency\", \"hardware\", "
              "\"framework\", \"model\", \"precision\", \"dataset\", \"dates\": [{\"date\", "
              "\"started\", \"version\", \"runs\", \"valid\", \"cancelled\", \"scaled\", "
-             "\"configuration_changed\", \"metrics\": {NAME: {\"value\", \"unit\", "
+             "\"incomplete\", "
+             "\"configuration_changed\", \"changes\": {KEY: [BEFORE, NOW]}, \"metrics\": {NAME: "
+             "{\"value\", \"unit\", "
              "\"change_percent\", \"change_from_first_percent\"}}, \"dirs\"}]}]}"},
     {"EXAMPLES", "  weir bench history --label k2.5-tp8 --metric tput_per_gpu"},
 };

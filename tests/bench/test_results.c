@@ -11,19 +11,28 @@
 static weir_error err;
 
 /* Writes a run below the scratch directory and, with a history, adds it there. */
-static void make(const char *name, const struct synthetic *how, const char *history,
-                 bool cancelled) {
+static void make_server(const char *name, const struct synthetic *how, const char *history,
+                        bool cancelled, const char *server, uint32_t lanes) {
     struct run r;
     struct run_summary *s = calloc(1, sizeof *s);
     char dir[256];
     snprintf(dir, sizeof dir, "%s", scratch(name));
     synthesise(&r, how);
     r.was_cancelled = cancelled;
+    if (server)
+        assert_non_null(r.server = json_loads(server, 0, NULL));
+    if (lanes)
+        r.concurrency = lanes;
     if (run_write(&r, dir, &err) || run_summarise(&r, s, &err) ||
         (history && store_record(scratch(history), &r, s, dir, &err)))
         fail_msg("%s: %s", err.where, err.message);
     run_free(&r);
     free(s);
+}
+
+static void make(const char *name, const struct synthetic *how, const char *history,
+                 bool cancelled) {
+    make_server(name, how, history, cancelled, NULL, 0);
 }
 
 static const struct synthetic base = {.slower = 1, .lanes = 16, .seconds = 240, .sessions = 3};
@@ -160,6 +169,122 @@ static void the_gate_judges_against_the_history(void **state) {
           "no valid run labelled 'none'");
 }
 
+static bool says(const char *part) {
+    return strstr(last_outcome()->out, part);
+}
+
+static struct synthetic small(uint64_t noise, double slower) {
+    struct synthetic how = with(noise, slower);
+    how.lanes = 4;
+    how.seconds = 60;
+    return how;
+}
+
+static void a_server_that_was_set_otherwise_is_a_difference(void **state) {
+    struct synthetic how = small(60, 1), other = small(61, 1);
+    make_server("one", &how, NULL, false,
+                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 5, \"kv_pages\": 7}}", 0);
+    make_server("two", &other, NULL, false,
+                "{\"/get_server_info\": {\"threads\": 2, \"uptime\": 6, \"kv_pages\": 7}}", 0);
+    make_server("again", &other, NULL, false,
+                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 9, \"kv_pages\": 8}}", 0);
+    json_t *o = run_json(NULL, "bench compare %/one %/two --no-history --json");
+    const json_t *differ = json_object_get(o, "configuration_differences");
+    assert_int_equal(json_object_size(differ), 1);
+    const json_t *pair = json_object_get(differ, "server.threads");
+    assert_int_equal(json_integer_value(json_array_get(pair, 0)), 1);
+    assert_int_equal(json_integer_value(json_array_get(pair, 1)), 2);
+    json_decref(o);
+    /* What the server found out by itself makes no other configuration, a setting does. */
+    o = run_json(NULL, "bench compare %/one %/two %/again --no-history --json");
+    const char *name[3];
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *side = json_array_get(json_object_get(o, "sides"), i);
+        name[i] = json_string_value(
+            json_object_get(json_array_get(json_object_get(side, "runs"), 0), "fingerprint"));
+    }
+    assert_string_equal(name[0], name[2]);
+    assert_string_not_equal(name[0], name[1]);
+    json_decref(o);
+    succeeds(NULL, "bench compare %/one %/two --no-history");
+    assert_false(says("are equal"));
+}
+
+static void the_gate_shows_both_ends_of_each_interval(void **state) {
+    struct synthetic a = small(62, 1), b = small(63, 0.8), c = small(64, 1.3);
+    make("gate-a", &a, NULL, false);
+    make("gate-b", &b, NULL, false);
+    make("gate-c", &c, NULL, false);
+    static const char *const lines[] = {
+        "bench gate --baseline %/gate-a --candidate %/gate-b --no-history --json",
+        "bench gate --baseline %/gate-a --candidate %/gate-c --no-history --json"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(run(NULL, lines[i])->status, i);
+        json_t *o = json_loads(last_outcome()->out, 0, NULL), *m;
+        const char *key;
+        json_object_foreach(json_object_get(o, "metrics"), key, m) {
+            double worse = number(m, "worse_percent");
+            assert_true(number(m, "worse_at_least_percent") < worse);
+            assert_true(number(m, "worse_at_most_percent") > worse);
+            assert_true(i ? worse > 0 : worse < 0);
+        }
+        json_decref(o);
+    }
+    succeeds(NULL, "bench gate --baseline %/gate-a --candidate %/gate-b --no-history");
+    assert_true(says("interval of the change") && says(" .. "));
+    assert_false(says("at the least"));
+}
+
+static void the_gate_refuses_another_workload_and_says_so_last(void **state) {
+    struct synthetic how = small(65, 1);
+    make("of-4", &how, NULL, false);
+    make_server("of-8", &how, NULL, false, NULL, 8);
+    assert_int_equal(
+        run(NULL, "bench gate --baseline %/of-4 --candidate %/of-8 --no-history")->status, 1);
+    const char *last = strstr(last_outcome()->out, "failed: not eligible: ");
+    assert_non_null(last);
+    assert_non_null(strstr(last, "concurrency is 8, the baseline's 4"));
+    succeeds(NULL,
+             "bench gate --baseline %/of-4 --candidate %/of-8 --no-history --allow-different");
+}
+
+static void history_compares_nothing_with_a_run_that_was_stopped(void **state) {
+    const int64_t day = INT64_C(86400) * 1000000000;
+    struct synthetic how[] = {small(70, 1), small(71, 5), small(72, 1), small(73, 1)};
+    static const char *const names[] = {"w0", "w1", "w2", "w3"};
+    for (size_t i = 0; i < 4; i++) {
+        how[i].label = "week";
+        how[i].started = 1772668800000000000 + (i / 2) * day + (int64_t)i;
+        make_server(names[i], &how[i], "week.db", i == 1,
+                    i == 3 ? "{\"/get_server_info\": {\"threads\": 4}}" : NULL, 0);
+    }
+    json_t *o = run_json(NULL, "bench history --history %/week.db --metric median_itl --json");
+    const json_t *dates = json_object_get(json_array_get(json_object_get(o, "series"), 0), "dates");
+    assert_int_equal(json_array_size(dates), 4);
+    const json_t *line[4];
+    double value[4];
+    for (size_t i = 0; i < 4; i++) {
+        line[i] = json_array_get(dates, i);
+        const json_t *m = json_object_get(json_object_get(line[i], "metrics"), "median_itl");
+        assert_int_equal(number(line[i], "runs"), 1);
+        value[i] = number(m, "value");
+        if (i < 2)
+            assert_true(json_is_null(json_object_get(m, "change_percent")));
+        else /* of the line before that is whole */
+            assert_float_equal(number(m, "change_percent"),
+                               100 * (value[i] / value[i == 2 ? 0 : 2] - 1), 1e-6);
+    }
+    assert_true(json_is_true(json_object_get(line[1], "incomplete")));
+    assert_false(json_is_true(json_object_get(line[2], "incomplete")));
+    assert_true(value[1] > 3 * value[0]);
+    assert_int_equal(json_object_size(json_object_get(line[2], "changes")), 0);
+    assert_non_null(json_object_get(json_object_get(line[3], "changes"), "server.threads"));
+    json_decref(o);
+    succeeds(NULL, "bench history --history %/week.db");
+    assert_true(says("[server.threads: null -> 4]"));
+    assert_true(says("[cancelled, compared with nothing]"));
+}
+
 /* The model of a before and after: 25 days apart, new software, the same configuration. */
 static void history_shows_what_a_new_version_brought(void **state) {
     const int64_t day = INT64_C(86400) * 1000000000;
@@ -278,7 +403,7 @@ static void files_of_other_tools_are_compared_by_their_figures(void **state) {
                                "--metric tput_per_gpu --no-history")
                          ->status,
                      1);
-    assert_non_null(strstr(last_outcome()->out, "without an interval"));
+    assert_true(says("no interval: judged by the figure alone"));
 }
 
 static void what_makes_no_sense_is_refused_by_one_line(void **state) {
@@ -299,6 +424,10 @@ int main(void) {
         cmocka_unit_test(repeats_say_how_much_runs_differ),
         cmocka_unit_test(the_gate_exits_1_and_names_what_regressed),
         cmocka_unit_test(the_gate_judges_against_the_history),
+        cmocka_unit_test(a_server_that_was_set_otherwise_is_a_difference),
+        cmocka_unit_test(the_gate_shows_both_ends_of_each_interval),
+        cmocka_unit_test(the_gate_refuses_another_workload_and_says_so_last),
+        cmocka_unit_test(history_compares_nothing_with_a_run_that_was_stopped),
         cmocka_unit_test(history_shows_what_a_new_version_brought),
         cmocka_unit_test(a_replay_joins_the_history_and_never_fails_by_it),
         cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),

@@ -57,7 +57,7 @@ static bool passes(const struct compare_side *a, const struct compare_side *b, d
         rule[i] = (struct gate_rule){metric_of_gate(i), threshold};
     struct bootstrap_options o = options();
     struct gate g;
-    assert_int_equal(gate_judge(a, b, rule, RULES, NULL, &o, false, &g, &err), WEIR_OK);
+    assert_int_equal(gate_judge(a, b, rule, RULES, NULL, &o, false, false, &g, &err), WEIR_OK);
     bool passed = g.passed;
     if (kept)
         memcpy(kept, g.result, RULES * sizeof *kept);
@@ -172,7 +172,7 @@ static void the_threshold_counts_at_its_edge(void **state) {
     for (int beyond = 0; beyond < 2; beyond++) {
         struct gate g;
         rule.threshold = beyond ? nextafter(least, 0) : least;
-        assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, false, &g, &err), WEIR_OK);
+        assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, false, false, &g, &err), WEIR_OK);
         assert_float_equal(g.result[0].worse_at_least, least, 1e-9);
         assert_int_equal(g.passed, !beyond);
         gate_free(&g);
@@ -196,7 +196,7 @@ static void what_must_not_pass_fails_whatever_its_figures(void **state) {
     struct gate_rule rule = {find("p90_ttft"), 100};
     struct bootstrap_options o = options();
     struct gate g;
-    assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, true, &g, &err), WEIR_OK);
+    assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, true, false, &g, &err), WEIR_OK);
     assert_true(g.passed); /* allowed by hand */
     gate_free(&g);
     b.run[0].valid = b.run[0].scaled = true;
