@@ -97,6 +97,7 @@ struct side {
     double total, output, input; /* tokens/s and GPU; 0: not known */
     double measured_joules;      /* of a token, NAN: not measured */
     char machine[64];            /* "" with a price alone */
+    const char *state;           /* of a run that is not comparable: why; else NULL */
     double dollars, kilowatts;
     struct cost cost;
 };
@@ -118,6 +119,8 @@ static weir_status rates_of_run(const char *dir, struct side *out, weir_error *e
         out->total = s->per_gpu_total;
         out->output = s->per_gpu_out;
         out->input = s->per_gpu_in;
+        const char *state = run_state(&run, s);
+        out->state = state[0] ? state : NULL;
         out->measured_joules = s->joules / (double)(s->sum_in + s->sum_out);
         if (!out->machine[0] && run.subject.hardware)
             snprintf(out->machine, sizeof out->machine, "%s", run.subject.hardware);
@@ -251,15 +254,15 @@ static json_t *part_json(double rate, const struct side *s) {
 }
 
 static json_t *side_json(const struct side *s) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens_per_dollar",
-                     real(s->cost.tokens_per_dollar), "dollars_per_million",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s?}",
+                     "tokens_per_dollar", real(s->cost.tokens_per_dollar), "dollars_per_million",
                      real(s->cost.dollars_per_million), "tokens_per_second_per_megawatt",
                      real(s->cost.tokens_per_second_per_megawatt), "joules_per_token",
                      real(s->cost.joules_per_token), "joules_per_token_measured",
                      real(s->measured_joules), "tokens_per_second_per_gpu", real(s->total),
                      "output", part_json(s->output, s), "input", part_json(s->input, s), "machine",
                      s->machine[0] ? json_string(s->machine) : json_null(), "price",
-                     real(s->dollars), "kilowatts", real(s->kilowatts));
+                     real(s->dollars), "kilowatts", real(s->kilowatts), "state", s->state);
 }
 
 static json_t *table_head_json(const struct price_table *t) {
@@ -295,6 +298,8 @@ static void print_part(const char *name, double rate, const struct side *s) {
 static void print_side(const struct side *s) {
     printf("%s: %.6g tokens/s and GPU at $%.6g per GPU-hour\n",
            s->machine[0] ? s->machine : "price", s->total, s->dollars);
+    if (s->state)
+        printf("  not comparable with other results: the run is %s\n", s->state);
     printf("  tokens per dollar          %18.1f  (%.4f M)\n", s->cost.tokens_per_dollar,
            s->cost.tokens_per_dollar / 1e6);
     printf("  dollars per million tokens %18.7f\n", s->cost.dollars_per_million);
@@ -407,7 +412,8 @@ static const struct command_section cost_sections[] = {
      "{\"tokens_per_dollar\", \"dollars_per_million\", \"tokens_per_second_per_megawatt\", "
      "\"joules_per_token\" (modelled), \"joules_per_token_measured\" (of a run with samples of "
      "power), \"tokens_per_second_per_gpu\", \"output\", \"input\", \"machine\", \"price\", "
-     "\"kilowatts\", \"prices\": {\"name\", \"date\", \"source\"}, \"specification\" (published "
+     "\"kilowatts\", \"state\" (of a run that is not comparable: scaled, invalid, cancelled or "
+     "aborted), \"prices\": {\"name\", \"date\", \"source\"}, \"specification\" (published "
      "figures of the GPU), \"versus\": the same keys, \"advantage\", \"saving\", "
      "\"rate_advantage\"}. Unknown is null. With --list {\"tables\": [...]}."},
     {"EXAMPLES",

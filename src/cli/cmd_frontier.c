@@ -45,9 +45,11 @@ static const struct option_spec axis_options[] = {
      .value = "NAMES",
      .type = OPTION_TEXT,
      .offset = offsetof(struct frontier_args, series),
-     .fallback = "model,hardware,framework,precision",
+     .fallback = "label,model,hardware,framework,precision,workload",
      .help = "What keeps two series apart: names out of label, hardware, framework, model, "
-             "precision, spec, date and gpus, with commas between."},
+             "precision, spec, date, gpus and workload (the data set, or the lengths of prompt and "
+             "answer), with commas between. Without label a series spans all configurations of a "
+             "system, as published frontiers of AgentX do."},
     {.name = "gpus",
      .value = "N",
      .type = OPTION_COUNT,
@@ -247,23 +249,34 @@ static const struct command_section frontier_sections[] = {
      "what it is traded against, and compares the series between their points. RESULTS are "
      "directories of runs (or a directory of such), InferenceX aggregates, JSON arrays of flat "
      "rows, results of vLLM's bench serve, or CSV with a line of names: label, hw, framework, "
-     "model, precision, spec, date, conc, tp, gpus, tput_per_gpu, output_tput_per_gpu, "
+     "model, precision, spec, date, dataset, isl, osl, conc, tp, gpus, tput_per_gpu, "
+     "output_tput_per_gpu, "
      "input_tput_per_gpu and {mean,median,p75,p90,p95,p99}_{ttft,tpot,e2el,intvty}, times in "
      "seconds or, with _ms behind the name, milliseconds. Interactivity is 1 / TPOT of the same "
      "statistic where a file has but one of them.\n\n"
      "Between two points every quantity is interpolated over the same points of the frontier, "
      "nothing is said beyond its ends unless --extrapolate, and what was extrapolated is marked. "
+     "At "
+     "an interactivity, throughput and cost are two such curves, not reciprocals of each other; "
+     "what the price comes to at the throughput stands beside. "
      "Ratios are those of the quantity that was not held equal; above 1 is better than the "
-     "baseline."},
+     "baseline.\n\n"
+     "Runs that are scaled, invalid, cancelled or aborted are marked. They stand on a frontier "
+     "only "
+     "where their series has nothing else, cancelled and aborted ones on none."},
     {"JSON",
      "{\"x\", \"statistic\", \"throughput\", \"interpolation\", \"left_out\", \"prices\", "
-     "\"series\": [{\"name\", \"points\", \"frontier\": [{\"interactivity\" (or \"ttft\", "
+     "\"series\": [{\"name\", \"comparable\", \"points\", \"frontier\": [{\"interactivity\" (or "
+     "\"ttft\", "
      "\"e2el\"), \"throughput_per_gpu\", \"concurrency\", \"ttft_seconds\", "
      "\"dollars_per_million\", \"tokens_per_dollar\", \"tokens_per_second_per_megawatt\", "
-     "\"joules_per_token\", \"on_frontier\", \"label\", \"source\"}]}], \"at_interactivity\", "
+     "\"joules_per_token\", \"on_frontier\", \"label\", \"workload\", "
+     "\"state\" (null, or why it is not comparable), \"source\"}]}], \"at_interactivity\", "
      "\"at_latency\", \"at_throughput\": [{\"value\", \"baseline\", \"series\": [{\"series\", "
-     "\"found\", \"extrapolated\", \"interactivity\", \"throughput_per_gpu\", \"concurrency\", "
-     "\"ttft_seconds\", \"dollars_per_million\", \"tokens_per_dollar\", \"ratio\"}]}], "
+     "\"found\", \"extrapolated\", \"comparable\", \"interactivity\", \"throughput_per_gpu\", "
+     "\"concurrency\", "
+     "\"ttft_seconds\", \"dollars_per_million\", \"tokens_per_dollar\", "
+     "\"dollars_per_million_at_throughput\", \"ratio\"}]}], "
      "\"same_concurrency\": "
      "[{\"concurrency\", \"series\": [{\"series\", \"interactivity\", "
      "\"throughput_per_gpu\", \"ratio\", \"throughput_ratio\"}]}]}. Unknown "

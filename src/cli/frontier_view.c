@@ -48,31 +48,50 @@ static json_t *answers_json(const struct frontier_view *c, const struct frontier
         answer(c, q, i, &s);
         json_array_append_new(
             list,
-            json_pack("{s:s, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "series",
+            json_pack("{s:s, s:b, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "series",
                       c->set.series[i].name, "found", s.found, "extrapolated", s.extrapolated,
-                      x_names[c->o.x], real(s.found ? s.x : NAN), "throughput_per_gpu",
-                      real(s.found ? s.y : NAN), "concurrency", rounded(s.concurrency),
-                      "ttft_seconds", real(s.ttft), "dollars_per_million",
-                      real(s.dollars_per_million), "tokens_per_dollar",
-                      real(1e6 / s.dollars_per_million), "ratio", real(ratio(c, q, &s, &base))));
+                      "comparable", !c->set.series[i].not_comparable, x_names[c->o.x],
+                      real(s.found ? s.x : NAN), "throughput_per_gpu", real(s.found ? s.y : NAN),
+                      "concurrency", rounded(s.concurrency), "ttft_seconds", real(s.ttft),
+                      "dollars_per_million", real(s.dollars_per_million), "tokens_per_dollar",
+                      real(1e6 / s.dollars_per_million), "dollars_per_million_at_throughput",
+                      real(s.dollars_at_y), "ratio", real(ratio(c, q, &s, &base))));
     }
     return json_pack("{s:f, s:s, s:o}", "value", q->value, "baseline",
                      c->set.series[c->baseline].name, "series", list);
+}
+
+static const char *x_unit(const struct frontier_view *c) {
+    return c->o.x == SERIES_INTERACTIVITY ? "tokens/s/user" : "s";
+}
+
+/* The end of the frontier that the question lies beyond, which is not the end of what was
+ * measured: points that are not on it may well lie there. */
+static void print_beyond(const struct frontier_view *c, const struct frontier_question *q,
+                         const struct series *s) {
+    if (!s->n_frontier) {
+        printf("no point on its frontier\n");
+        return;
+    }
+    const struct series_point *a = &s->point[0], *b = &s->point[s->n_frontier - 1];
+    double of_a = q->along_x ? a->x : a->y, of_b = q->along_x ? b->x : b->y;
+    const struct series_point *end = fabs(q->value - of_a) < fabs(q->value - of_b) ? a : b;
+    printf("beyond the end of its frontier (%.1f tokens/s/GPU at %.4g %s)\n", end->y, end->x,
+           x_unit(c));
 }
 
 static void print_answers(const struct frontier_view *c, const struct frontier_question *q) {
     struct series_at base, s;
     answer(c, q, c->baseline, &base);
     if (q->along_x)
-        printf("\nAt %s %g %s:\n", x_names[c->o.x], q->value,
-               c->o.x == SERIES_INTERACTIVITY ? "tokens/s/user" : "s");
+        printf("\nAt %s %g %s:\n", x_names[c->o.x], q->value, x_unit(c));
     else
         printf("\nAt %g %s tokens/s and GPU:\n", q->value, y_names[c->o.y]);
     for (size_t i = 0; i < c->set.n; i++) {
         answer(c, q, i, &s);
         printf("  %-40s ", c->set.series[i].name);
         if (!s.found) {
-            printf("outside of what was measured\n");
+            print_beyond(c, q, &c->set.series[i]);
             continue;
         }
         if (q->along_x)
@@ -85,24 +104,31 @@ static void print_answers(const struct frontier_view *c, const struct frontier_q
             printf("  concurrency %3lld", llround(s.concurrency));
         if (c->priced)
             printf("  $%.4f/M", s.dollars_per_million);
+        if (c->priced && q->along_x && isfinite(s.dollars_at_y))
+            printf(" ($%.4f/M at that throughput)", s.dollars_at_y);
         double r = ratio(c, q, &s, &base);
         if (i != c->baseline && isfinite(r))
             printf("  %.1fx", r);
-        printf("%s\n", s.extrapolated ? "  (extrapolated)" : "");
+        printf("%s%s\n", s.extrapolated ? "  (extrapolated)" : "",
+               c->set.series[i].not_comparable ? "  [not comparable]" : "");
     }
+    if (c->priced && q->along_x)
+        printf("  Throughput and cost are each interpolated over the same points, so they need not "
+               "be\n  reciprocals of each other; in brackets: the price over that throughput.\n");
 }
 
 /* --------------------------------------------------------------------------------------- series */
 
 static json_t *point_json(const struct frontier_view *c, const struct series_point *p) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:s}", x_names[c->o.x],
-                     real(p->x), "throughput_per_gpu", real(p->y), "concurrency",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:s, s:s?, s:s}",
+                     x_names[c->o.x], real(p->x), "throughput_per_gpu", real(p->y), "concurrency",
                      rounded(p->row->conc), "ttft_seconds", real(p->row->ttft[c->o.statistic]),
                      "dollars_per_million", real(p->cost.dollars_per_million), "tokens_per_dollar",
                      real(p->cost.tokens_per_dollar), "tokens_per_second_per_megawatt",
                      real(p->cost.tokens_per_second_per_megawatt), "joules_per_token",
                      real(p->cost.joules_per_token), "on_frontier", p->on_frontier, "label",
-                     p->row->label, "source", p->row->source);
+                     p->row->label, "workload", p->row->workload, "state",
+                     p->row->state[0] ? p->row->state : NULL, "source", p->row->source);
 }
 
 static json_t *series_json(const struct frontier_view *c, const struct series *s) {
@@ -111,14 +137,20 @@ static json_t *series_json(const struct frontier_view *c, const struct series *s
         json_array_append_new(points, point_json(c, &s->point[i]));
     for (size_t i = 0; i < s->n_frontier; i++)
         json_array_append_new(frontier, point_json(c, &s->point[i]));
-    return json_pack("{s:s, s:o, s:o}", "name", s->name, "points", points, "frontier", frontier);
+    return json_pack("{s:s, s:b, s:o, s:o}", "name", s->name, "comparable", !s->not_comparable,
+                     "points", points, "frontier", frontier);
 }
 
 static void print_series(const struct frontier_view *c, const struct series *s) {
-    printf("\n%s: %zu of %zu points on the frontier\n", s->name, s->n_frontier, s->n);
-    printf("  %14s %14s %6s %10s%s  %s\n",
+    bool power = false;
+    for (size_t i = 0; i < s->n; i++)
+        power = power || isfinite(s->point[i].cost.joules_per_token);
+    printf("\n%s: %zu of %zu points on the frontier%s\n", s->name, s->n_frontier, s->n,
+           s->not_comparable ? ", none of them comparable with other results" : "");
+    printf("  %14s %14s %6s %10s%s%s  %s\n",
            c->o.x == SERIES_INTERACTIVITY ? "tokens/s/user" : "seconds", "tokens/s/GPU", "conc",
-           "TTFT s", c->priced ? "        $/M     M tok/$" : "", "label");
+           "TTFT s", c->priced ? "        $/M     M tok/$" : "",
+           power ? "  M tok/s/MW   J/token" : "", "label");
     for (size_t i = 0; i < (c->all ? s->n : s->n_frontier); i++) {
         const struct series_point *p = &s->point[i];
         printf("%s %14.4f %14.1f ", p->on_frontier ? " " : "-", p->x, p->y);
@@ -132,7 +164,13 @@ static void print_series(const struct frontier_view *c, const struct series *s) 
             printf("%10s", "");
         if (c->priced)
             printf(" %10.5f %11.4f", p->cost.dollars_per_million, p->cost.tokens_per_dollar / 1e6);
-        printf("  %s\n", p->row->label);
+        if (power)
+            printf(" %11.4f %9.4f", p->cost.tokens_per_second_per_megawatt / 1e6,
+                   p->cost.joules_per_token);
+        printf("  %s", p->row->label);
+        if (p->row->state[0])
+            printf("%s[%s, not comparable]", p->row->label[0] ? " " : "", p->row->state);
+        putchar('\n');
     }
 }
 
@@ -223,6 +261,20 @@ json_t *frontier_json(const struct frontier_view *c) {
     return o;
 }
 
+static void print_marks(const struct frontier_view *c) {
+    size_t marked = 0, off = 0;
+    for (size_t i = 0; i < c->set.n; i++)
+        for (size_t k = 0; k < c->set.series[i].n; k++) {
+            const struct series_point *p = &c->set.series[i].point[k];
+            marked += p->row->state[0] != 0;
+            off += p->row->state[0] && !p->on_frontier;
+        }
+    if (marked)
+        printf("\n%zu point%s of runs that are scaled, invalid, cancelled or aborted: not "
+               "comparable with\nother results. %zu %s on no frontier (--all shows them).\n",
+               marked, marked == 1 ? " is" : "s are", off, off == 1 ? "stands" : "stand");
+}
+
 void frontier_print(const struct frontier_view *c) {
     printf("Throughput (%s) per GPU against %s (%s)", y_names[c->o.y], x_names[c->o.x],
            statistic_name(c->o.statistic));
@@ -231,6 +283,7 @@ void frontier_print(const struct frontier_view *c) {
     printf("\n");
     for (size_t i = 0; i < c->set.n; i++)
         print_series(c, &c->set.series[i]);
+    print_marks(c);
     if (c->set.left_out)
         printf("\n%zu results without these figures were left out.\n", c->set.left_out);
     for (size_t i = 0; i < c->n_questions; i++)

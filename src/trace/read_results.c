@@ -83,6 +83,11 @@ void result_of_run(const struct run *r, const struct run_summary *s, const char 
     struct tm t;
     if (day > 0 && gmtime_r(&day, &t))
         strftime(out->date, sizeof out->date, "%Y-%m-%d", &t);
+    if (r->isl && r->osl)
+        snprintf(out->workload, sizeof out->workload, "%" PRIu64 "/%" PRIu64, r->isl, r->osl);
+    else
+        copy(out->workload, sizeof out->workload, r->dataset);
+    copy(out->state, sizeof out->state, run_state(r, s));
     out->conc = r->concurrency ? r->concurrency : NAN;
     out->gpus = run_gpus(who);
     out->isl = r->isl ? (double)r->isl : NAN;
@@ -156,11 +161,13 @@ static weir_status read_file(const char *path, uint32_t gpus, struct results *ou
     weir_status s = file_read(path, LIMIT, &text, &bytes, err);
     if (s)
         return s;
+    /* A byte order mark, as spreadsheets put it in front. */
+    size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
     if (length > 4 && !strcasecmp(path + length - 4, ".csv")) {
-        s = results_csv(text, path, out, err);
+        s = results_csv(text + mark, path, out, err);
     } else {
         json_t *value = NULL;
-        s = json_text_parse(text, bytes, path, &value, err);
+        s = json_text_parse(text + mark, bytes - mark, path, &value, err);
         if (!s)
             s = results_json(value, path, gpus, out, err);
         json_decref(value);

@@ -8,9 +8,9 @@
  *     FILE.csv   a line of names, then rows; lines that begin with '#' are remarks
  *
  * Names in rows and CSV: label (or series), hw, framework, model, precision, spec, date, conc, isl,
- * osl, tp, pp, pcp_size, gpus, tput_per_gpu, output_tput_per_gpu, input_tput_per_gpu, and
- * {mean,median,p75,p90,p95,p99,std}_{ttft,tpot,itl,e2el,intvty}: seconds, with "_ms" behind the
- * name milliseconds; intvty in tokens/s/user. Others are ignored. */
+ * osl, dataset, state, tp, pp, pcp_size, gpus, tput_per_gpu, output_tput_per_gpu,
+ * input_tput_per_gpu, and {mean,median,p75,p90,p95,p99,std}_{ttft,tpot,itl,e2el,intvty}: seconds,
+ * with "_ms" behind the name milliseconds; intvty in tokens/s/user. Others are ignored. */
 #ifndef WEIR_TRACE_READ_RESULTS_H
 #define WEIR_TRACE_READ_RESULTS_H
 
@@ -31,7 +31,9 @@ const char *statistic_name(enum statistic s);
 /* One measured point. Texts are "" and numbers NAN where the file does not tell. */
 struct result_row {
     char label[128], hardware[64], framework[64], model[128], precision[32], spec[32], date[32];
-    char source[256]; /* file or directory, cut at the front */
+    char workload[128]; /* "ISL/OSL" of fixed lengths, else the data set */
+    char state[16];     /* of run_state; "": comparable, or the file does not tell */
+    char source[256];   /* file or directory, cut at the front */
     double conc, gpus, isl, osl;
     double total_rate, out_rate, in_rate; /* tokens/s and GPU */
     /* seconds by statistic; interactivity in tokens/s/user. Of a missing one of tpot and intvty the

@@ -39,8 +39,9 @@ static int cut(char *line, char *cell[COLUMNS]) {
 
 /* A number where the cell is one, else text; names of models may well be numbers. */
 static json_t *cell_json(const char *name, const char *cell) {
-    static const char *const texts[] = {"label", "series",    "hw",   "hardware",      "framework",
-                                        "model", "precision", "spec", "spec_decoding", "date"};
+    static const char *const texts[] = {"label",         "series", "hw",        "hardware",
+                                        "framework",     "model",  "precision", "spec",
+                                        "spec_decoding", "date",   "dataset",   "state"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(name, texts[i]))
             return json_string(cell);
@@ -88,6 +89,9 @@ weir_status results_csv(const char *text, const char *path, struct results *out,
         if (n < 0)
             s = weir_fail(err, WEIR_BAD_FILE, place,
                           n == -1 ? "a quote is not closed" : "has more than %d cells", COLUMNS);
+        else if (!names && n == 1 && strchr(name[0], ';'))
+            s = weir_fail(err, WEIR_BAD_FILE, place,
+                          "has semicolons between its names; commas are read");
         else if (!names)
             names = n;
         else

@@ -51,6 +51,7 @@ static void names(struct json_fields *f, struct result_row *r) {
     text(f, "precision", NULL, r->precision, sizeof r->precision);
     text(f, "spec", "spec_decoding", r->spec, sizeof r->spec);
     text(f, "date", NULL, r->date, sizeof r->date);
+    text(f, "state", NULL, r->state, sizeof r->state);
 }
 
 /* TP x PP x PCP; unknown where TP is. */
@@ -74,6 +75,10 @@ weir_status results_flat(const json_t *object, const char *place, const char *so
     r->conc = number(&f, "conc");
     r->isl = number(&f, "isl");
     r->osl = number(&f, "osl");
+    if (r->isl > 0 && r->osl > 0)
+        snprintf(r->workload, sizeof r->workload, "%g/%g", r->isl, r->osl);
+    else if (json_is_string(json_object_get(object, "dataset")))
+        text(&f, "dataset", NULL, r->workload, sizeof r->workload);
     r->gpus = number(&f, "gpus");
     if (isnan(r->gpus))
         r->gpus = gpus_of(&f);
@@ -138,6 +143,10 @@ static weir_status aggregate(const json_t *object, const char *path, struct resu
     if (json_is_object(dataset)) {
         r->isl = number(&d, "isl");
         r->osl = number(&d, "osl");
+        if (r->isl > 0 && r->osl > 0)
+            snprintf(r->workload, sizeof r->workload, "%g/%g", r->isl, r->osl);
+        else
+            text(&d, "name", NULL, r->workload, sizeof r->workload);
     }
     result_complete(r);
     return d.status;
@@ -157,7 +166,7 @@ static weir_status vllm(const json_t *object, const char *path, uint32_t gpus, s
         r->gpus = gpus ? gpus : NAN;
     if (isnan(r->gpus))
         return weir_fail(err, WEIR_BAD_FILE, path,
-                         "does not say how many GPUs it was measured on: give their number");
+                         "does not say how many GPUs it was measured on: --gpus N says it");
     r->conc = number(&f, "max_concurrency");
     double duration = json_field_number(&f, "duration", true, NAN, 1e-9, 1e15);
     double in = json_field_number(&f, "total_input_tokens", true, NAN, 0, 1e18);

@@ -114,6 +114,9 @@ struct run_summary {
     char invalid[RUN_REASONS][96];
     uint32_t n_invalid;
 };
+/* Why a run may not be set beside others, in one word: "cancelled", "aborted", "scaled" (in time or
+ * length), "invalid" (by the rules of publishing); "": it may. The first of these that holds. */
+const char *run_state(const struct run *r, const struct run_summary *s);
 /* WEIR_NO_MEMORY. */
 weir_status run_summarise(const struct run *r, struct run_summary *out, weir_error *err);
 

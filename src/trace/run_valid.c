@@ -38,6 +38,16 @@ static double overflow_rate(const struct run *r, const struct run_summary *s) {
     return all ? (double)overflowed / all : 0;
 }
 
+const char *run_state(const struct run *r, const struct run_summary *s) {
+    bool scaled = (r->time_scale != 0 && r->time_scale != 1) ||
+                  (r->length_scale != 0 && r->length_scale != 1);
+    return r->was_cancelled  ? "cancelled"
+           : r->abort_reason ? "aborted"
+           : scaled          ? "scaled"
+           : s->valid        ? ""
+                             : "invalid";
+}
+
 void run_judge(const struct run *r, struct run_summary *s) {
     s->valid = true;
     s->n_invalid = 0;

@@ -16,6 +16,7 @@ static const struct {
     {"precision", offsetof(struct result_row, precision)},
     {"spec", offsetof(struct result_row, spec)},
     {"date", offsetof(struct result_row, date)},
+    {"workload", offsetof(struct result_row, workload)},
 };
 enum { TEXT_KEYS = sizeof text_keys / sizeof *text_keys };
 
@@ -35,8 +36,8 @@ static bool key_text(const struct result_row *r, const char *key, size_t n, char
     return false;
 }
 
-static weir_status name_of(const struct result_row *r, const char *by, char out[256],
-                           weir_error *err) {
+static weir_status name_of(const struct result_row *r, const char *by, bool one_workload,
+                           char out[256], weir_error *err) {
     size_t used = 0;
     out[0] = 0;
     for (const char *key = by; *key;) {
@@ -45,8 +46,10 @@ static weir_status name_of(const struct result_row *r, const char *by, char out[
         if (!key_text(r, key, n, value, sizeof value))
             return weir_fail(err, WEIR_BAD_VALUE, "series",
                              "'%.*s' is none of label, hardware, framework, model, precision, "
-                             "spec, date and gpus",
+                             "spec, date, gpus and workload",
                              (int)(n < 60 ? n : 60), key);
+        if (one_workload && n == 8 && !strncmp(key, "workload", n))
+            value[0] = 0;
         if (value[0] && used < 250)
             used += (size_t)snprintf(out + used, 256 - used, "%s%s", used ? " " : "", value);
         key += n + (key[n] == ',');
@@ -109,11 +112,11 @@ static weir_status no_memory(weir_error *err) {
     return weir_fail(err, WEIR_NO_MEMORY, "series", "no memory for its points");
 }
 
-static weir_status add(struct series_set *set, const struct result_row *r,
+static weir_status add(struct series_set *set, const struct result_row *r, bool one_workload,
                        const struct series_options *o, weir_error *err) {
     char name[256];
     struct series_point p;
-    weir_status status = name_of(r, o->by, name, err);
+    weir_status status = name_of(r, o->by, one_workload, name, err);
     if (status)
         return status;
     if (!(x_of(r, o) > 0) || !(y_of(r, o) > 0)) {
@@ -132,6 +135,22 @@ static weir_status add(struct series_set *set, const struct result_row *r,
     return WEIR_OK;
 }
 
+static bool was_stopped(const struct result_row *r) {
+    return !strcmp(r->state, "cancelled") || !strcmp(r->state, "aborted");
+}
+
+/* The points to walk over: those that may be set beside others, or what there is of the rest. */
+static size_t choose(struct series *s, struct point *p) {
+    size_t n = 0;
+    for (int rest = 0; rest < 2 && !n; rest++) {
+        s->not_comparable = rest;
+        for (size_t i = 0; i < s->n; i++)
+            if (rest ? !was_stopped(s->point[i].row) : !s->point[i].row->state[0])
+                p[n++] = (struct point){s->point[i].x, s->point[i].y, i};
+    }
+    return n;
+}
+
 static weir_status walk(struct series *s, const struct series_options *o, weir_error *err) {
     struct point *p = calloc(s->n, sizeof *p);
     struct series_point *sorted = calloc(s->n, sizeof *sorted);
@@ -140,18 +159,45 @@ static weir_status walk(struct series *s, const struct series_options *o, weir_e
         free(sorted);
         return no_memory(err);
     }
-    for (size_t i = 0; i < s->n; i++)
-        p[i] = (struct point){s->point[i].x, s->point[i].y, i};
     s->n_frontier = frontier_of(
-        p, s->n, o->x == SERIES_INTERACTIVITY ? FRONTIER_UPPER_RIGHT : FRONTIER_UPPER_LEFT);
-    for (size_t i = 0; i < s->n; i++) {
+        p, choose(s, p), o->x == SERIES_INTERACTIVITY ? FRONTIER_UPPER_RIGHT : FRONTIER_UPPER_LEFT);
+    for (size_t i = 0; i < s->n_frontier; i++) {
         sorted[i] = s->point[p[i].index];
-        sorted[i].on_frontier = i < s->n_frontier;
+        sorted[i].on_frontier = s->point[p[i].index].on_frontier = true;
     }
+    for (size_t i = 0, to = s->n_frontier; i < s->n; i++)
+        if (!s->point[i].on_frontier)
+            sorted[to++] = s->point[i];
     free(s->point);
     s->point = sorted;
     free(p);
     return WEIR_OK;
+}
+
+/* Statistics of the axis that the rows do have, as "; they have median_intvty, ...". */
+static void name_others(const struct results *rows, const struct series_options *o,
+                        const char *axis, char *out, size_t cap) {
+    size_t used = 0;
+    out[0] = 0;
+    for (int k = 0; k < STATISTIC_STD; k++) {
+        struct series_options other = *o;
+        bool has = false;
+        other.statistic = (enum statistic)k;
+        for (size_t i = 0; i < rows->n && !has; i++)
+            has = x_of(&rows->row[i], &other) > 0 && y_of(&rows->row[i], o) > 0;
+        if (has && used < cap)
+            used += (size_t)snprintf(out + used, cap - used, "%s%s_%s", used ? ", " : "; there is ",
+                                     statistic_name((enum statistic)k), axis);
+    }
+    if (used && used < cap)
+        snprintf(out + used, cap - used, " (--statistic)");
+}
+
+static bool is_one_workload(const struct results *rows) {
+    for (size_t i = 1; i < rows->n; i++)
+        if (strcmp(rows->row[i].workload, rows->row[0].workload))
+            return false;
+    return true;
 }
 
 weir_status series_group(const struct results *rows, const struct series_options *o,
@@ -160,14 +206,18 @@ weir_status series_group(const struct results *rows, const struct series_options
     static const char *const rate[] = {"tput_per_gpu", "output_tput_per_gpu", "input_tput_per_gpu"};
     weir_status s = WEIR_OK;
     *out = (struct series_set){0};
+    bool one_workload = is_one_workload(rows);
     for (size_t i = 0; !s && i < rows->n; i++)
-        s = add(out, &rows->row[i], o, err);
+        s = add(out, &rows->row[i], one_workload, o, err);
     for (size_t i = 0; !s && i < out->n; i++)
         s = walk(&out->series[i], o, err);
-    if (!s && !out->n)
+    if (!s && !out->n) {
+        char others[200];
+        name_others(rows, o, axis[o->x], others, sizeof others);
         s = weir_fail(err, WEIR_BAD_FILE, rows->n ? rows->row[0].source : "results",
-                      "no result has both %s_%s and %s above 0", statistic_name(o->statistic),
-                      axis[o->x], rate[o->y]);
+                      "no result has both %s_%s and %s above 0%s", statistic_name(o->statistic),
+                      axis[o->x], rate[o->y], others);
+    }
     if (s)
         series_free(out);
     return s;
@@ -223,18 +273,25 @@ static void at(const struct series *s, const struct series_options *o, int axis,
     out->dollars_per_million = result[DOLLARS];
 }
 
+/* Dollars of a million tokens at a rate, where all points have one price. */
+static double dollars_at(const struct series *s, double rate) {
+    for (size_t i = 1; i < s->n_frontier; i++)
+        if (s->point[i].price != s->point[0].price)
+            return NAN;
+    return s->n_frontier ? cost_of(rate, s->point[0].price, NAN).dollars_per_million : NAN;
+}
+
 void series_at_x(const struct series *s, const struct series_options *o, double x,
                  enum interpolation how, bool extrapolate, struct series_at *out) {
     at(s, o, X, x, how, extrapolate, out);
+    out->dollars_at_y = out->found ? dollars_at(s, out->y) : NAN;
 }
 
 void series_at_y(const struct series *s, const struct series_options *o, double y,
                  enum interpolation how, bool extrapolate, struct series_at *out) {
     at(s, o, Y, y, how, extrapolate, out);
     /* At a given throughput a price says what a token costs; nothing is left to interpolate. */
-    bool one_price = out->found;
-    for (size_t i = 1; i < s->n_frontier; i++)
-        one_price = one_price && s->point[i].price == s->point[0].price;
-    if (one_price)
-        out->dollars_per_million = cost_of(y, s->point[0].price, NAN).dollars_per_million;
+    out->dollars_at_y = out->found ? dollars_at(s, y) : NAN;
+    if (isfinite(out->dollars_at_y))
+        out->dollars_per_million = out->dollars_at_y;
 }

@@ -15,7 +15,8 @@ struct series_options {
     enum series_y y;
     enum statistic statistic; /* of x */
     /* Names of what keeps two series apart, with commas between: label, hardware, framework,
-     * model, precision, spec, date, gpus. */
+     * model, precision, spec, date, gpus, workload. A workload that is one and the same in all
+     * rows is left out of names. */
     const char *by;
     const struct price_table *prices; /* by hardware; NULL: the two below */
     double dollars, kilowatts;        /* 0 and NAN: no costs */
@@ -34,6 +35,9 @@ struct series {
     char name[256];
     struct series_point *point; /* those of the frontier first, x ascending */
     size_t n, n_frontier;
+    /* The frontier is one of runs that may not be set beside others (result_row.state): it has no
+     * others. Cancelled and aborted ones stand on none. */
+    bool not_comparable;
 };
 
 struct series_set {
@@ -52,6 +56,9 @@ void series_free(struct series_set *s);
 struct series_at {
     bool found, extrapolated;
     double x, y, concurrency, ttft, dollars_per_million;
+    /* What the price comes to at y as it was interpolated: curves through throughput and through
+     * cost are not reciprocals of each other between points. NAN where prices differ. */
+    double dollars_at_y;
 };
 void series_at_x(const struct series *s, const struct series_options *o, double x,
                  enum interpolation how, bool extrapolate, struct series_at *out);

@@ -177,6 +177,12 @@ static void frontier_prices_points_by_one_table(void **state) {
     reads(number(a, "ratio"), 4, "1.2440");
     json_decref(o);
     says("frontier %k3.csv --prices tco-2026-07-owning", "18.1608");
+    says("frontier %k3.csv --prices tco-2026-07-owning", "J/token");
+    says("frontier %k3.csv --price 2 --kilowatts 2 --at-interactivity 40", "at that throughput)");
+    says("frontier %k3.csv --at-interactivity 90",
+         "beyond the end of its frontier (7567.0 tokens/s/GPU at 50 tokens/s/user)");
+    fails(1, "frontier @tests/trace/data/kimi-k25-8k1k.csv",
+          "there is median_intvty (--statistic)");
     fails(2, "frontier %k3.csv --prices wafer-2026 --price 2", "--price");
     fails(2, "frontier %k3.csv --baseline nobody", "'b300 vllm'");
     fails(2, "frontier %k3.csv --at-interactivity fast", "'fast' is not a number");

@@ -163,11 +163,26 @@ static void faulty_results_are_refused_with_their_place(void **state) {
     refuse(".csv", "a,b\n1,2,3\n", ":2: has 3 cells");
     refuse(".csv", "conc\nfour\n", ":2: field conc");
     refuse(".csv", "conc\n\"4\n", ":2: a quote is not closed");
+    refuse(".csv", "hw;conc;tput_per_gpu\na;4;5\n", ":1: has semicolons");
+    refuse(".json", "{\"output_throughput\":1}", "--gpus");
     struct results l = {0};
     weir_error err;
     assert_int_equal(results_read("/nowhere.json", 0, &l, &err), WEIR_BAD_FILE);
     assert_int_equal(results_read("/proc/self/task", 0, &l, &err), WEIR_BAD_FILE);
     assert_non_null(strstr(err.message, "profile_export.jsonl"));
+}
+
+static void a_byte_order_mark_is_no_part_of_a_name(void **state) {
+    struct results l;
+    read_text(".csv",
+              "\xef\xbb\xbf"
+              "conc,hw\n4,a\n",
+              0, &l);
+    near(l.row[0].conc, 4);
+    results_free(&l);
+    read_text(".json", "\xef\xbb\xbf[{\"conc\":5}]", 0, &l);
+    near(l.row[0].conc, 5);
+    results_free(&l);
 }
 
 /* ----------------------------------------------------------------------------------------- series
@@ -195,11 +210,65 @@ static void rows_without_both_figures_are_left_out_and_counted(void **state) {
     o.statistic = STATISTIC_P99;
     assert_int_equal(series_group(&l, &o, &set, &err), WEIR_BAD_FILE);
     assert_non_null(strstr(err.message, "p99_intvty"));
+    assert_non_null(strstr(err.message, "there is p90_intvty (--statistic)"));
     o = by_hardware;
     o.by = "hardware,colour";
     assert_int_equal(series_group(&l, &o, &set, &err), WEIR_BAD_VALUE);
     assert_non_null(strstr(err.message, "'colour'"));
     results_free(&l);
+}
+
+static void workloads_are_series_of_their_own_and_named_where_there_are_several(void **state) {
+    struct results l;
+    struct series_set set;
+    weir_error err;
+    struct series_options o = by_hardware;
+    o.by = "label,hardware,workload";
+    read_text(".csv",
+              "label,hw,dataset,isl,osl,tput_per_gpu,p90_intvty\n"
+              "x,a,t.jsonl,,,10,5\nx,a,,1024,128,11,5\ny,a,t.jsonl,,,12,5\nx,a,t.jsonl,,,9,6\n",
+              0, &l);
+    assert_int_equal(series_group(&l, &o, &set, &err), WEIR_OK);
+    assert_int_equal(set.n, 3);
+    assert_string_equal(set.series[0].name, "x a t.jsonl");
+    assert_int_equal(set.series[0].n, 2);
+    assert_string_equal(set.series[1].name, "x a 1024/128");
+    assert_string_equal(set.series[2].name, "y a t.jsonl");
+    series_free(&set);
+    results_free(&l);
+    read_text(".csv", "hw,isl,osl,tput_per_gpu,p90_intvty\na,1,2,10,5\n", 0, &l);
+    assert_int_equal(series_group(&l, &o, &set, &err), WEIR_OK);
+    assert_string_equal(set.series[0].name, "a");
+    series_free(&set);
+    results_free(&l);
+}
+
+/* Marked ones stand on a frontier where there is nothing else; stopped ones never. */
+static void what_is_not_comparable_gives_way(void **state) {
+    static const char head[] = "hw,state,tput_per_gpu,p90_intvty\n";
+    static const struct {
+        const char *rows;
+        size_t on;
+        bool comparable;
+    } cases[] = {{"a,scaled,100,50\na,,10,5\na,cancelled,200,90\n", 1, true},
+                 {"a,scaled,100,50\na,invalid,110,40\na,cancelled,200,90\n", 2, false},
+                 {"a,aborted,100,50\na,cancelled,200,90\n", 0, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct results l;
+        struct series_set set;
+        struct series_at at;
+        weir_error err;
+        char text[256];
+        snprintf(text, sizeof text, "%s%s", head, cases[i].rows);
+        read_text(".csv", text, 0, &l);
+        assert_int_equal(series_group(&l, &by_hardware, &set, &err), WEIR_OK);
+        assert_int_equal(set.series[0].n_frontier, cases[i].on);
+        assert_int_equal(!set.series[0].not_comparable, cases[i].comparable);
+        series_at_x(&set.series[0], &by_hardware, 5, INTERPOLATE_LINEAR, false, &at);
+        assert_int_equal(at.found, i == 0);
+        series_free(&set);
+        results_free(&l);
+    }
 }
 
 static void equal_throughput_swaps_the_axes(void **state) {
@@ -222,6 +291,7 @@ static void equal_throughput_swaps_the_axes(void **state) {
     near(at.y, 125);
     /* Along interactivity cost is a curve through the costs of the points. */
     near(at.dollars_per_million, 10 + (5 - 10) * 0.25);
+    near(at.dollars_at_y, 8); /* and the price over the interpolated throughput is another figure */
     series_at_y(&set.series[0], &o, 250, INTERPOLATE_STEFFEN, false, &at);
     assert_false(at.found);
     series_at_y(&set.series[0], &o, 250, INTERPOLATE_STEFFEN, true, &at);
@@ -259,6 +329,9 @@ int main(void) {
         cmocka_unit_test(csv_has_quotes_remarks_empty_cells_and_any_line_ends),
         cmocka_unit_test(faulty_results_are_refused_with_their_place),
         cmocka_unit_test(rows_without_both_figures_are_left_out_and_counted),
+        cmocka_unit_test(a_byte_order_mark_is_no_part_of_a_name),
+        cmocka_unit_test(workloads_are_series_of_their_own_and_named_where_there_are_several),
+        cmocka_unit_test(what_is_not_comparable_gives_way),
         cmocka_unit_test(equal_throughput_swaps_the_axes),
         cmocka_unit_test(less_latency_is_better_on_a_latency_axis),
     };
