@@ -177,6 +177,11 @@ void weir_release(weir_request *r);
 
 double weir_now(void);
 
+/* Where reused tokens came from; the last three are the tiers below the device pools. */
+enum weir_source { WEIR_DEVICE, WEIR_HOST, WEIR_DISK, WEIR_REMOTE, WEIR_SOURCES };
+/* "device", "host", "disk", "remote" */
+const char *weir_source_name(enum weir_source s);
+
 /* What the loaded model is. Strings live as long as the engine. */
 typedef struct weir_info {
     const char *family;   /* "kimi_k3", "kimi_linear" */
@@ -185,11 +190,13 @@ typedef struct weir_info {
     uint32_t vocab_size, max_model_len, max_num_seqs, max_num_batched_tokens, page_tokens, threads;
     uint32_t kv_pages, state_slots;
     uint64_t kv_page_bytes, state_slot_bytes, weight_bytes;
+    bool prefix_caching;
+    char checkpoint_policy[96];        /* in full: "end-of-prompt+junction", "none" */
+    bool tier_open[WEIR_SOURCES];      /* [WEIR_DEVICE] stays false */
+    uint64_t tier_bytes[WEIR_SOURCES]; /* held there at most; 0: the tier's own affair */
 } weir_info;
 void weir_get_info(const weir_engine *e, weir_info *out);
 
-/* Where reused tokens came from; the last three are the tiers below the device pools. */
-enum weir_source { WEIR_DEVICE, WEIR_HOST, WEIR_DISK, WEIR_REMOTE, WEIR_SOURCES };
 /* Why a KDA state was kept; weir_checkpoint_reason gives the names. */
 enum { WEIR_CHECKPOINT_REASONS = 6, WEIR_MOVE_RESULTS = 5 };
 const char *weir_checkpoint_reason(int reason);

@@ -150,6 +150,21 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     return executor_open_program(program, s->threads, limits, out, err);
 }
 
+static void describe_cache(const weir_options *o, const struct checkpoint_policy *policy,
+                           bool has_store, weir_info *info) {
+    const bool asked[WEIR_SOURCES] = {[WEIR_HOST] = o->cpu_offload_bytes > 0,
+                                      [WEIR_DISK] = o->disk_offload_dir != NULL,
+                                      [WEIR_REMOTE] = o->remote_store != NULL};
+    const uint64_t bytes[WEIR_SOURCES] = {
+        [WEIR_HOST] = o->cpu_offload_bytes, [WEIR_DISK] = o->disk_offload_bytes};
+    info->prefix_caching = o->prefix_caching;
+    checkpoint_policy_print(policy, info->checkpoint_policy, sizeof info->checkpoint_policy);
+    for (int i = 0; i < WEIR_SOURCES; i++) {
+        info->tier_open[i] = asked[i] && has_store && o->prefix_caching;
+        info->tier_bytes[i] = info->tier_open[i] ? bytes[i] : 0;
+    }
+}
+
 /* Reads and allocates everything an engine needs; on failure `l` is the caller's to free. */
 static weir_status prepare(const char *dir, const weir_options *o, struct loaded *l,
                            struct engine_setup *out, weir_error *err) {
@@ -237,6 +252,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .state_slot_bytes = unit.slot_bytes,
         .weight_bytes = l->weights ? weights_bytes(l->weights) : 0,
     };
+    describe_cache(o, &policy, l->has_store, &setup.info);
     _Static_assert(sizeof setup.info.fingerprint == CACHE_KEY_HEX, "all of it");
     cache_key_hex(&l->fingerprint, setup.info.fingerprint);
     *out = setup;

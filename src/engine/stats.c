@@ -12,6 +12,11 @@ const char *weir_checkpoint_reason(int reason) {
     return checkpoint_reason_name((enum checkpoint_reason)reason);
 }
 
+const char *weir_source_name(enum weir_source s) {
+    static const char *const names[WEIR_SOURCES] = {"device", "host", "disk", "remote"};
+    return names[s];
+}
+
 const char *weir_move_result(int result) {
     return tier_result_name((enum tier_result)result);
 }

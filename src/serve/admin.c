@@ -168,18 +168,34 @@ static void model_info(void *arg, struct http_request *q, struct http_reply *r) 
                     (json_int_t)s->info.weight_bytes));
 }
 
+static json_t *tiers_object(const weir_info *i) {
+    json_t *tiers = json_object();
+    for (int k = 0; k < WEIR_SOURCES; k++)
+        if (i->tier_open[k])
+            json_object_set_new(
+                tiers, weir_source_name((enum weir_source)k),
+                i->tier_bytes[k] ? json_pack("{s:I}", "limit_bytes", (json_int_t)i->tier_bytes[k])
+                                 : json_object());
+    return tiers;
+}
+
 static void server_info(void *arg, struct http_request *q, struct http_reply *r) {
     struct server *s = arg;
     const weir_info *i = &s->info;
     if (!is_loaded(s, r))
         return;
     reply(r, 200,
-          json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "version", WEIR_VERSION,
-                    "served_model_name", s->names[0], "max_model_len", (json_int_t)i->max_model_len,
-                    "max_num_seqs", (json_int_t)i->max_num_seqs, "max_num_batched_tokens",
-                    (json_int_t)i->max_num_batched_tokens, "page_tokens",
-                    (json_int_t)i->page_tokens, "kv_pages", (json_int_t)i->kv_pages, "state_slots",
-                    (json_int_t)i->state_slots, "threads", (json_int_t)i->threads));
+          json_pack(
+              "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "version",
+              WEIR_VERSION, "served_model_name", s->names[0], "max_model_len",
+              (json_int_t)i->max_model_len, "max_num_seqs", (json_int_t)i->max_num_seqs,
+              "max_num_batched_tokens", (json_int_t)i->max_num_batched_tokens, "page_tokens",
+              (json_int_t)i->page_tokens, "kv_pages", (json_int_t)i->kv_pages, "state_slots",
+              (json_int_t)i->state_slots, "threads", (json_int_t)i->threads, "kv_cache_bytes",
+              (json_int_t)(i->kv_pages * i->kv_page_bytes + i->state_slots * i->state_slot_bytes),
+              "prefix_caching", i->prefix_caching, "checkpoint_policy", i->checkpoint_policy,
+              "max_checkpoints", (json_int_t)(i->state_slots - i->max_num_seqs), "tiers",
+              tiers_object(i)));
 }
 
 static void metrics(void *arg, struct http_request *q, struct http_reply *r) {

@@ -6,8 +6,6 @@
 
 #include <stdarg.h>
 
-static const char *const source_names[WEIR_SOURCES] = {"device", "host", "disk", "remote"};
-
 /* The tiers that are open, fastest first. */
 struct open_tiers {
     uint32_t n;
@@ -22,7 +20,7 @@ static struct open_tiers find_open(const weir_stats *s) {
     for (int i = WEIR_HOST; i < WEIR_SOURCES; i++) {
         if (!s->tier[i].open)
             continue;
-        open.tier[open.n].name = source_names[i];
+        open.tier[open.n].name = weir_source_name((enum weir_source)i);
         open.tier[open.n++].stats = &s->tier[i];
     }
     return open;
@@ -64,7 +62,8 @@ static void write_tokens(FILE *out, const struct metrics *m, const weir_stats *s
                    "from: in the device pools, in a tier, or computed because it was nowhere.");
     for (int i = 0; i < WEIR_SOURCES; i++)
         if (i == WEIR_DEVICE || s->tier[i].open)
-            sample(out, m, name, (double)s->sourced_tokens[i], "source", source_names[i], NULL);
+            sample(out, m, name, (double)s->sourced_tokens[i], "source",
+                   weir_source_name((enum weir_source)i), NULL);
     sample(out, m, name, (double)left(s->queried_tokens, s->cached_tokens), "source", "computed",
            NULL);
     counter(out, m, "weir_stateless_tokens_total",

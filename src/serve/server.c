@@ -180,6 +180,34 @@ static bool start_metrics(struct server *s) {
     return metrics_model(s->metrics, s->names[0], &s->info, settings);
 }
 
+/* What an operator must know to judge hit rates: how much there is room for, and what is kept. */
+static void say_cache(const weir_info *i) {
+    char tiers[192] = "";
+    if (!i->prefix_caching) {
+        log_line(LOG_INFO,
+                 "cache: %" PRIu64 " tokens of history, %" PRIu32 " sequences at once; "
+                 "prefix caching is off",
+                 (uint64_t)i->kv_pages * i->page_tokens, i->max_num_seqs);
+        return;
+    }
+    for (int k = 0; k < WEIR_SOURCES; k++) {
+        size_t n = strlen(tiers);
+        const char *joint = n ? ", " : "; tiers: ", *name = weir_source_name((enum weir_source)k);
+        if (i->tier_open[k] && i->tier_bytes[k])
+            snprintf(tiers + n, sizeof tiers - n, "%s%s of %" PRIu64 " bytes", joint, name,
+                     i->tier_bytes[k]);
+        else if (i->tier_open[k])
+            snprintf(tiers + n, sizeof tiers - n, "%s%s", joint, name);
+    }
+    log_line(LOG_INFO,
+             "cache: %" PRIu64 " tokens of history, %" PRIu32 " sequences at once and %" PRIu32
+             " kept states, in %" PRIu64 " bytes; policy %s%s",
+             (uint64_t)i->kv_pages * i->page_tokens, i->max_num_seqs,
+             i->state_slots - i->max_num_seqs,
+             i->kv_pages * i->kv_page_bytes + i->state_slots * i->state_slot_bytes,
+             i->checkpoint_policy, tiers[0] ? tiers : "; no tiers");
+}
+
 static void say_ready(const struct server *s) {
     const struct serve_config *config = s->config;
     bool brackets = strchr(config->host, ':') != NULL;
@@ -211,6 +239,7 @@ static void finish_loading(struct server *s) {
         s->api->routes(s->api_state, s->http);
     http_each_route(s->http, prepare_series, s->metrics);
     tick(s);
+    say_cache(&s->info);
     http_set_ready(s->http);
     say_ready(s);
 }

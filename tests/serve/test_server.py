@@ -568,6 +568,39 @@ class Long(unittest.TestCase):
             self.assertEqual(code, 0, text[-3000:])
 
 
+class Cache(Case):
+    options = ("--compute", "null", "--log-cache", "--kv-cache-bytes", "10M", "--max-checkpoints", "3")
+
+    def test_the_cache_log_names_answer_and_choice_and_agrees_with_usage_and_metrics(self):
+        body = completion(prompt=list(range(300, 500)), n=3, max_tokens=1)
+        first = post(self.server, "/v1/completions", body, JSON).json()
+        again = post(self.server, "/v1/completions", body, JSON).json()
+        lines = [line for line in self.server.log_text().splitlines() if "cache: request" in line]
+        self.assertEqual(len(lines), 6)
+        for answer, at in ((first, 0), (again, 3)):
+            for choice in range(3):
+                name = f"cache: request {answer['id'].split('-', 1)[1]} choice {choice}: prompt 200, "
+                self.assertTrue(any(name in line for line in lines[at:at + 3]), lines)
+        usage = [x["usage"] for x in (first, again)]
+        cached = [u["prompt_tokens_details"]["cached_tokens"] for u in usage]
+        self.assertEqual(cached, [0, 192])
+        metrics = self.server.metrics()
+        for name, value in (("vllm:prefix_cache_queries_total", 400), ("vllm:prefix_cache_hits_total", 192),
+                            ("vllm:prompt_tokens_total", 400)):
+            self.assertEqual(total(metrics, name), value, name)
+
+    def test_sizes_and_policy_of_the_cache_are_told_at_the_start_and_by_server_info(self):
+        info = get(self.server, "/get_server_info").json()
+        self.assertEqual(info["max_checkpoints"], 3)
+        self.assertEqual(info["state_slots"], info["max_num_seqs"] + 3)
+        self.assertEqual(info["tiers"], {})
+        self.assertTrue(info["prefix_caching"])
+        self.assertLessEqual(info["kv_cache_bytes"], 10 << 20)
+        line = (f"cache: {64 * info['kv_pages']} tokens of history, {info['max_num_seqs']} sequences at once and "
+                f"3 kept states, in {info['kv_cache_bytes']} bytes; policy {info['checkpoint_policy']}; no tiers")
+        self.assertIn(line, self.server.log_text())
+
+
 if __name__ == "__main__":
     WEIR, MODEL = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
     with open(WEIR, "rb") as program:
