@@ -19,7 +19,8 @@ static void add(char *out, const char *format, ...) {
 static void add_whole(char *out, const struct weir_request *r, uint32_t most) {
     uint32_t known = request_known(r), resume = r->run.lease.resume;
     if (most + 1 < known)
-        add(out, "the rest is computed because the prompt's log probabilities are wanted");
+        add(out, "%s is computed because the prompt's log probabilities are wanted",
+            resume ? "the rest" : "all");
     else if (known % PAGE_TOKENS == 0)
         add(out, "the last block is computed because its last token must be");
     else if (resume == 0)

@@ -96,7 +96,7 @@ static void a_line_names_what_kept_the_prompt_from_resuming_further_on(void **st
                            "history to 64, resumes at 64, state from device; the last block is "
                            "computed because its last token must be"));
     assert_non_null(strstr(line_of(&d, 128, 1, NULL, false),
-                           "resumes at 0; the rest is computed because the prompt's log "
+                           "resumes at 0; all is computed because the prompt's log "
                            "probabilities are wanted"));
     /* History of 512 tokens, states at 64 and 512 only. */
     line_of(&d, 512, 0, NULL, true);
