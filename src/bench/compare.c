@@ -67,6 +67,10 @@ static weir_status add_directory(struct compare_side *s, const char *path, weir_
     return status;
 }
 
+weir_status compare_side_add_one(struct compare_side *s, const char *dir, weir_error *err) {
+    return add_directory(s, dir, err);
+}
+
 static void put_word(json_t *o, const char *key, const char *text) {
     if (text[0])
         json_object_set_new(o, key, json_string(text));

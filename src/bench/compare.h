@@ -34,6 +34,8 @@ struct compare_side {
  * WEIR_BAD_FILE. */
 weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t gpus,
                              weir_error *err);
+/* Adds the run of one directory, whose name may hold commas. */
+weir_status compare_side_add_one(struct compare_side *s, const char *dir, weir_error *err);
 /* Adds runs of the history; records are used where their files are still there. Takes nothing
  * over. */
 weir_status compare_side_add_history(struct compare_side *s, const struct store_run *runs, size_t n,

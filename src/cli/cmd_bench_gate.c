@@ -5,6 +5,8 @@
 #include "cli/compare_args.h"
 #include "cli/io.h"
 
+#include "bench/sweep.h"
+
 #include <string.h>
 
 struct gate_args {
@@ -147,14 +149,17 @@ static weir_status rules_of(const struct gate_args *a, struct gate_rule *rule, s
     return WEIR_OK;
 }
 
-static weir_status judge(const struct gate_args *a, const struct compare_side *side,
-                         struct store *history, bool *passed, weir_error *err) {
+/* `of` so many points of sweeps: each is judged the more carefully, so that the chance of a false
+ * alarm stays that of all together. One table, or with `json` one object. */
+static weir_status judge(const struct gate_args *a, const struct compare_side *side, size_t of,
+                         struct store *history, bool *passed, json_t **json, weir_error *err) {
     struct gate_rule rule[COMPARE_METRICS];
     const struct metric *m[COMPARE_METRICS];
     struct run_noise noise[COMPARE_METRICS] = {0};
     struct bootstrap_options o = statistics_of(&a->statistics);
     struct gate g;
     size_t n;
+    o.confidence = 1 - (1 - o.confidence) / (double)of;
     weir_status status = rules_of(a, rule, &n, err);
     for (size_t i = 0; !status && i < n; i++)
         m[i] = rule[i].metric;
@@ -166,17 +171,143 @@ static weir_status judge(const struct gate_args *a, const struct compare_side *s
     if (status)
         return status;
     *passed = g.passed;
-    if (a->json)
-        status = io_print_json(gate_json(&g, &side[0], &side[1], &o), err);
+    if (json)
+        *json = gate_json(&g, &side[0], &side[1], &o);
     else
         gate_print(stdout, &g, &side[0], &side[1]);
     gate_free(&g);
+    return json && !*json ? weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory") : WEIR_OK;
+}
+
+static weir_status gate_runs(const struct gate_args *a, struct store *history, bool *passed,
+                             weir_error *err) {
+    struct compare_side side[2] = {{0}};
+    json_t *json = NULL;
+    weir_status status = WEIR_OK;
+    for (size_t i = 0; !status && i < a->candidate.n; i++)
+        status = compare_side_add(&side[1], a->candidate.item[i], a->gpus, err);
+    for (size_t i = 0; !status && i < a->baseline.n; i++)
+        status = compare_side_add(&side[0], a->baseline.item[i], a->gpus, err);
+    if (!status && a->baseline_label)
+        status = add_labelled(a, history, &side[1], &side[0], err);
+    if (!status)
+        status = judge(a, side, 1, history, passed, a->json ? &json : NULL, err);
+    if (!status && a->json)
+        status = io_print_json(json, err);
+    compare_side_free(&side[0]);
+    compare_side_free(&side[1]);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------- sweeps */
+
+/* What is found of the points, for the end. */
+struct verdicts {
+    json_t *points, *failed, *missing; /* points: NULL without --json */
+};
+
+static weir_status add_point(struct compare_side *side, const struct sweep_point *p,
+                             weir_error *err) {
+    weir_status status = WEIR_OK;
+    for (size_t k = 0; !status && p && k < p->n; k++)
+        status = compare_side_add_one(side, p->dir[k], err);
+    return status;
+}
+
+static weir_status gate_point(const struct gate_args *a, const struct sweep_point *base,
+                              const struct sweep_point *candidate, size_t of, struct store *history,
+                              struct verdicts *v, weir_error *err) {
+    struct compare_side side[2] = {{0}};
+    json_t *json = NULL;
+    bool passed = false;
+    weir_status status = add_point(&side[1], candidate, err);
+    if (!status)
+        status = add_point(&side[0], base, err);
+    if (!status && a->baseline_label)
+        status = add_labelled(a, history, &side[1], &side[0], err);
+    if (!status && !v->points)
+        printf("== concurrency %" PRIu32 "\n", candidate->concurrency);
+    if (!status)
+        status = judge(a, side, of, history, &passed, v->points ? &json : NULL, err);
+    if (!status && !passed)
+        json_array_append_new(v->failed, json_integer(candidate->concurrency));
+    if (json) {
+        json_object_set_new(json, "concurrency", json_integer(candidate->concurrency));
+        json_array_append_new(v->points, json);
+    }
+    if (!status && !v->points)
+        putchar('\n');
+    compare_side_free(&side[0]);
+    compare_side_free(&side[1]);
+    return status;
+}
+
+static weir_status gate_points(const struct gate_args *a, const struct sweep *base,
+                               const struct sweep *candidate, struct store *history,
+                               struct verdicts *v, weir_error *err) {
+    size_t of = 0, done = 0;
+    weir_status status = WEIR_OK;
+    for (size_t i = 0; i < candidate->n; i++)
+        of += a->baseline_label || sweep_at(base, candidate->point[i].concurrency);
+    for (size_t i = 0; !status && i < candidate->n; i++) {
+        const struct sweep_point *p = sweep_at(base, candidate->point[i].concurrency);
+        if (p || a->baseline_label) {
+            status = gate_point(a, p, &candidate->point[i], of, history, v, err);
+            done++;
+        } else if (!v->points) {
+            printf("concurrency %" PRIu32 " is not judged: the baseline lacks it\n",
+                   candidate->point[i].concurrency);
+        }
+    }
+    for (size_t i = 0; i < base->n; i++)
+        if (!sweep_at(candidate, base->point[i].concurrency))
+            json_array_append_new(v->missing, json_integer(base->point[i].concurrency));
+    if (!status && !done)
+        status = weir_fail(err, WEIR_BAD_VALUE, candidate->name,
+                           "has no concurrency in common with the baseline");
+    return status;
+}
+
+static void print_list(const char *before, const json_t *list) {
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v)
+        printf("%s%" JSON_INTEGER_FORMAT, i ? ", " : before, json_integer_value(v));
+}
+
+static weir_status gate_sweeps(const struct gate_args *a, struct store *history, bool *passed,
+                               weir_error *err) {
+    struct sweep base = {0}, candidate = {0};
+    struct verdicts v = {a->json ? json_array() : NULL, json_array(), json_array()};
+    weir_status status = WEIR_OK;
+    for (size_t i = 0; !status && i < a->candidate.n; i++)
+        status = sweep_add(&candidate, a->candidate.item[i], err);
+    for (size_t i = 0; !status && i < a->baseline.n; i++)
+        status = sweep_add(&base, a->baseline.item[i], err);
+    if (!status)
+        status = gate_points(a, &base, &candidate, history, &v, err);
+    *passed = !status && !json_array_size(v.failed) && !json_array_size(v.missing);
+    if (!status && a->json) {
+        status = io_print_json(json_pack("{s:b, s:O, s:O, s:O}", "passed", *passed, "points",
+                                         v.points, "failed_concurrencies", v.failed,
+                                         "missing_concurrencies", v.missing),
+                               err);
+    } else if (!status) {
+        printf("sweep %s", *passed ? "passed" : "failed");
+        print_list(" at concurrency ", v.failed);
+        print_list("; the candidate lacks concurrency ", v.missing);
+        putchar('\n');
+    }
+    json_decref(v.points);
+    json_decref(v.failed);
+    json_decref(v.missing);
+    sweep_free(&base);
+    sweep_free(&candidate);
     return status;
 }
 
 static int run_gate(void *record, weir_error *err) {
     const struct gate_args *a = record;
-    struct compare_side side[2] = {{0}};
     struct store *history = NULL;
     bool passed = false;
     weir_status status = WEIR_OK;
@@ -185,17 +316,10 @@ static int run_gate(void *record, weir_error *err) {
                            "give either --baseline DIR or --baseline-label L");
     if (!status)
         status = history_args_open(&a->history, &history, err);
-    for (size_t i = 0; !status && i < a->candidate.n; i++)
-        status = compare_side_add(&side[1], a->candidate.item[i], a->gpus, err);
-    for (size_t i = 0; !status && i < a->baseline.n; i++)
-        status = compare_side_add(&side[0], a->baseline.item[i], a->gpus, err);
-    if (!status && a->baseline_label)
-        status = add_labelled(a, history, &side[1], &side[0], err);
+    bool sweeps = names_sweep(&a->candidate) || names_sweep(&a->baseline);
     if (!status)
-        status = judge(a, side, history, &passed, err);
+        status = (sweeps ? gate_sweeps : gate_runs)(a, history, &passed, err);
     store_close(history);
-    compare_side_free(&side[0]);
-    compare_side_free(&side[1]);
     return status ? command_exit_status(err) : !passed;
 }
 
@@ -216,13 +340,18 @@ static const struct command_section gate_sections[] = {
      "Intervals are made as weir bench compare makes them, each so much wider that with equal "
      "systems the chance of any false alarm is at most 1 - confidence however many figures are "
      "judged. What differs from run to run is known from repeats alone: without any, the "
-     "threshold has to make up for it."},
+     "threshold has to make up for it.\n\n"
+     "Two directories of weir bench sweep are judged point by point; one that the candidate lacks "
+     "fails it, and intervals are so much wider that the chance of a false alarm is that of all "
+     "points together."},
     {"JSON", "{\"passed\", \"confidence\", \"regressed\": [NAME], \"faults\": [TEXT], \"metrics\": "
              "{NAME: {\"baseline\", \"candidate\", \"ratio\", \"low\", \"high\", "
              "\"worse_percent\", \"worse_at_least_percent\", \"worse_at_most_percent\", "
              "\"threshold_percent\", "
              "\"outcome\"}}, \"baseline\", \"candidate\"}; the last two as a side of weir bench "
-             "compare. The outcome is passed, regressed, no value or not judged."},
+             "compare. The outcome is passed, regressed, no value or not judged. For sweeps "
+             "{\"passed\", \"points\": [the same with \"concurrency\"], "
+             "\"failed_concurrencies\", \"missing_concurrencies\"}."},
     {"EXAMPLES", "  weir bench gate --baseline results/main --candidate results/branch\n\n"
                  "  weir bench gate --baseline-label nightly --candidate out --metric "
                  "p90_ttft=5 --metric tput_per_gpu"},

@@ -3,6 +3,8 @@
 #include "cli/command.h"
 #include "cli/io.h"
 
+#include "bench/sweep.h"
+
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -100,9 +102,10 @@ static void print_point(const struct run *run, const struct run_summary *s) {
 
 /* One point; *bad: it was aborted or cancelled. */
 static weir_status run_point(const struct sweep_args *a, struct bench_job *job, uint32_t lanes,
-                             json_t *points, bool *bad, weir_error *err) {
-    char *dir = NULL;
-    if (asprintf(&dir, "%s/c%u", a->bench.out, lanes) < 0)
+                             json_t *points, json_t *summaries, bool *bad, weir_error *err) {
+    char *dir = NULL, name[16];
+    snprintf(name, sizeof name, "c%u", lanes);
+    if (asprintf(&dir, "%s/%s", a->bench.out, name) < 0)
         return weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
     struct run run = {0};
     struct run_summary *summary = malloc(sizeof *summary);
@@ -111,6 +114,11 @@ static weir_status run_point(const struct sweep_args *a, struct bench_job *job, 
         s = reset_cache(a, err);
     if (!s)
         s = bench_job_run(job, lanes, dir, &run, summary, err);
+    /* Anew behind each point: what was measured is there whatever becomes of the next one. */
+    if (!s && json_array_append_new(summaries, sweep_point_json(&run, summary, name)))
+        s = weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
+    if (!s)
+        s = sweep_write(a->bench.out, summaries, err);
     if (!s && points)
         json_array_append_new(points, bench_json(&run, summary, dir));
     else if (!s)
@@ -136,15 +144,18 @@ static int run_sweep(void *record, weir_error *err) {
     if (job.open_loop)
         s = weir_fail(err, WEIR_BAD_VALUE, "--arrivals",
                       "a sweep is over lanes; the open loop has none: use `bench replay`");
-    json_t *points = a->bench.json ? json_array() : NULL;
+    json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
     bool bad = false;
     if (!s && !points)
         print_head();
     for (uint32_t i = 0; !s && i < n && !bench_interrupted(); i++)
-        s = run_point(a, &job, point[i], points, &bad, err);
+        s = run_point(a, &job, point[i], points, summaries, &bad, err);
+    if (!points && json_array_size(summaries))
+        printf("Files: %s/sweep.json, sweep.csv and for each point cN\n", a->bench.out);
     if (!s && points)
         s = io_print_json(json_pack("{s:O}", "points", points), err);
     json_decref(points);
+    json_decref(summaries);
     bench_job_close(&job);
     return s ? command_exit_status(err) : bad;
 }
@@ -156,7 +167,10 @@ static const struct command_section sweep_sections[] = {
     {"DESCRIPTION",
      "Runs `weir bench replay` at each of the concurrencies, one after the other, and writes the "
      "files of the point with N lanes into DIR/cN, where `weir report` and `weir frontier` find "
-     "them. Points share seed and trace, so that each lane plays the same sessions.\n\n"
+     "them; `weir bench compare` and `weir bench gate` take two sweeps and pair their points. "
+     "DIR/sweep.json and DIR/sweep.csv hold a row for each point, its flat row and whether it is "
+     "comparable; they are written anew behind each one, and `weir frontier` reads both. Points "
+     "share seed and trace, so that each lane plays the same sessions.\n\n"
      "What earlier points left in the server's prefix cache is of no use to later ones only if "
      "their seeds differ or the cache is emptied in between: --reset-cache."},
     {"JSON", "{\"points\": [...]}, each as `weir bench replay --json` prints it."},

@@ -21,6 +21,10 @@ static const struct option_group help_groups[] = {{"Options", help_options, 1, 0
 static int run_help(void *record, weir_error *err) {
     const struct help_args *a = record;
     const struct command *c = a->command ? command_find(a->command) : NULL;
+    if (a->command && !c && !a->man && command_is_family(a->command)) {
+        help_print_family(stdout, a->command);
+        return 0;
+    }
     if (a->command && !c) {
         weir_fail(err, WEIR_BAD_VALUE, a->command,
                   "unknown command; `weir help` lists those there are");

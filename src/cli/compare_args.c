@@ -1,6 +1,9 @@
 /* compare_args.c: options that compare, gate and history share. */
 #include "cli/compare_args.h"
 
+#include "bench/sweep.h"
+
+#include <string.h>
 #include <unistd.h>
 
 const struct option_spec history_option[HISTORY_OPTIONS] = {
@@ -58,6 +61,19 @@ weir_status history_args_open(const struct history_args *a, struct store **out, 
             return WEIR_OK;
     }
     return store_open(a->history, false, out, err);
+}
+
+bool names_sweep(const struct option_list *l) {
+    bool found = false;
+    for (size_t i = 0; i < l->n; i++)
+        for (const char *p = l->item[i]; *p && !found;) {
+            size_t n = strcspn(p, ",");
+            char *one = strndup(p, n);
+            found = one && sweep_is(one);
+            free(one);
+            p += n + (p[n] == ',');
+        }
+    return found;
 }
 
 weir_status metrics_of(const struct option_list *names, const struct metric *(*usual)(size_t),

@@ -26,6 +26,9 @@ struct bootstrap_options statistics_of(const struct statistics_args *a);
  * default one does not exist. */
 weir_status history_args_open(const struct history_args *a, struct store **out, weir_error *err);
 
+/* Is a directory among "DIR,DIR" of the list a sweep (bench/sweep.h)? */
+bool names_sweep(const struct option_list *l);
+
 /* The metrics of a list of names, or the usual ones by `usual`. At most COMPARE_METRICS. */
 weir_status metrics_of(const struct option_list *names, const struct metric *(*usual)(size_t),
                        const struct metric **out, size_t *n, weir_error *err);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static weir_error err;
@@ -285,6 +286,52 @@ static void history_compares_nothing_with_a_run_that_was_stopped(void **state) {
     assert_true(says("[cancelled, compared with nothing]"));
 }
 
+static void sweeps_are_compared_point_by_point(void **state) {
+    static const struct {
+        const char *name;
+        uint32_t lanes;
+        double slower;
+    } points[] = {{"sa/c1", 1, 1},  {"sa/c4", 4, 1},      {"sb/c4", 4, 1}, {"sb/c8", 8, 1},
+                  {"sc/x", 4, 1.4}, {"sc/again", 4, 1.4}, {"sc/c1", 1, 1}};
+    static const char *const dirs[] = {"sa", "sb", "sc"};
+    for (size_t i = 0; i < 3; i++)
+        mkdir(scratch(dirs[i]), 0755);
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
+        struct synthetic how = small(80 + i, points[i].slower);
+        make_server(points[i].name, &how, NULL, false, NULL, points[i].lanes);
+    }
+    json_t *o = run_json(NULL, "bench compare %/sa %/sb --no-history --metric p90_itl --json");
+    const json_t *list = json_object_get(o, "points");
+    assert_int_equal(json_array_size(list), 1);
+    assert_int_equal(number(json_array_get(list, 0), "concurrency"), 4);
+    assert_int_equal(json_array_size(json_object_get(o, "unpaired")), 2);
+    json_decref(o);
+    /* Runs of one concurrency are repeats; every point must pass. */
+    assert_int_equal(
+        run(NULL, "bench gate --baseline %/sa --candidate %/sc --no-history --allow-invalid --json")
+            ->status,
+        1);
+    o = json_loads(last_outcome()->out, 0, NULL);
+    list = json_object_get(o, "points");
+    assert_int_equal(json_array_size(list), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *p = json_array_get(list, i), *side = json_object_get(p, "candidate");
+        assert_int_equal(json_array_size(json_object_get(side, "runs")), i ? 2 : 1);
+        assert_int_equal(json_is_true(json_object_get(p, "passed")), i == 0);
+        assert_float_equal(number(p, "confidence"), 0.975, 1e-12);
+    }
+    assert_int_equal(json_array_size(json_object_get(o, "failed_concurrencies")), 1);
+    json_decref(o);
+    /* So must every point of the baseline be there. */
+    assert_int_equal(run(NULL, "bench gate --baseline %/sa --candidate %/sb --no-history "
+                               "--threshold 900")
+                         ->status,
+                     1);
+    assert_true(says("sweep failed; the candidate lacks concurrency 1\n"));
+    fails(1, "bench compare %/sa %/sa/c4 --no-history", "sa/c4: is no sweep");
+    fails(2, "bench gate --baseline %/sa/ --candidate %/sb/../sb --baseline-label x", "--baseline");
+}
+
 /* The model of a before and after: 25 days apart, new software, the same configuration. */
 static void history_shows_what_a_new_version_brought(void **state) {
     const int64_t day = INT64_C(86400) * 1000000000;
@@ -360,7 +407,33 @@ static void a_replay_joins_the_history_and_never_fails_by_it(void **state) {
         snprintf(line, sizeof line, "w%d/run.json", i + 1);
         assert_int_equal(access(scratch(line), R_OK), 0);
     }
+    /* A sweep leaves a summary behind that the frontier reads as it reads the runs. */
+    snprintf(line, sizeof line,
+             "bench sweep --url %s --random-input-len 60 --random-output-len 4 --num-prompts 6 "
+             "--concurrency 2,1 --unsafe-override --no-warmup --out %%/swept --no-history",
+             url);
+    succeeds(NULL, line);
+    assert_true(says("/swept/sweep.json"));
     assert_int_equal(finish(server, SIGTERM), 0);
+    static const char *const forms[] = {"swept", "swept/sweep.json", "swept/sweep.csv"};
+    double y[3][2];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, "frontier %%/%s --json", forms[i]);
+        json_t *f = run_json(NULL, line), *list = json_object_get(f, "series");
+        assert_int_equal(json_array_size(list), 1);
+        const json_t *points = json_object_get(json_array_get(list, 0), "points");
+        assert_int_equal(json_array_size(points), 2);
+        for (size_t k = 0; k < 2; k++) {
+            const json_t *p = json_array_get(points, k);
+            assert_string_equal(json_string_value(json_object_get(p, "workload")), "60/4");
+            y[i][number(p, "concurrency") == 2] = number(p, "throughput_per_gpu");
+        }
+        for (size_t k = 0; k < 2; k++) /* but for the rounding of the files */
+            assert_true(fabs(y[i][k] - y[0][k]) <= 1e-5);
+        json_decref(f);
+    }
+    succeeds(NULL, "bench compare %/swept %/swept --no-history --metric p90_ttft");
+    assert_true(says("== concurrency 1\n") && says("== concurrency 2\n"));
     json_t *o = run_json(NULL, "bench history --history %/replays.db --label w --json");
     const json_t *series = json_object_get(o, "series");
     assert_int_equal(json_array_size(series), 1);
@@ -428,6 +501,7 @@ int main(void) {
         cmocka_unit_test(the_gate_shows_both_ends_of_each_interval),
         cmocka_unit_test(the_gate_refuses_another_workload_and_says_so_last),
         cmocka_unit_test(history_compares_nothing_with_a_run_that_was_stopped),
+        cmocka_unit_test(sweeps_are_compared_point_by_point),
         cmocka_unit_test(history_shows_what_a_new_version_brought),
         cmocka_unit_test(a_replay_joins_the_history_and_never_fails_by_it),
         cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),

@@ -95,6 +95,10 @@ static void help_and_manual_know_every_option_of_every_command(void **state) {
     size_t n;
     const struct command *const *list = command_list(&n);
     assert_true(n >= 6);
+    /* The first word of several commands lists those. */
+    succeeds(NULL, "help bench");
+    assert_non_null(strstr(last_outcome()->out, "bench sweep"));
+    fails(2, "help benches", "unknown command");
     for (size_t i = 0; i < n; i++) {
         char line[128];
         const struct option_spec *s;
