@@ -291,8 +291,8 @@ static void sweeps_are_compared_point_by_point(void **state) {
         const char *name;
         uint32_t lanes;
         double slower;
-    } points[] = {{"sa/c1", 1, 1},  {"sa/c4", 4, 1},      {"sb/c4", 4, 1}, {"sb/c8", 8, 1},
-                  {"sc/x", 4, 1.4}, {"sc/again", 4, 1.4}, {"sc/c1", 1, 1}};
+    } points[] = {{"sa/c1", 1, 1},  {"sa/c4", 4, 1},    {"sb/c4", 4, 1}, {"sb/c8", 8, 1},
+                  {"sc/x", 4, 1.4}, {"sc/again", 1, 1}, {"sc/c1", 1, 1}};
     static const char *const dirs[] = {"sa", "sb", "sc"};
     for (size_t i = 0; i < 3; i++)
         mkdir(scratch(dirs[i]), 0755);
@@ -316,7 +316,7 @@ static void sweeps_are_compared_point_by_point(void **state) {
     assert_int_equal(json_array_size(list), 2);
     for (size_t i = 0; i < 2; i++) {
         const json_t *p = json_array_get(list, i), *side = json_object_get(p, "candidate");
-        assert_int_equal(json_array_size(json_object_get(side, "runs")), i ? 2 : 1);
+        assert_int_equal(json_array_size(json_object_get(side, "runs")), i ? 1 : 2);
         assert_int_equal(json_is_true(json_object_get(p, "passed")), i == 0);
         assert_float_equal(number(p, "confidence"), 0.975, 1e-12);
     }
