@@ -178,7 +178,9 @@ static double total_of(const struct rule *r, const struct gathered *g) {
     double sum = 0;
     for (uint32_t i = 0; i < g->n; i++)
         sum += g->group[i].value;
-    return (r->how == AVERAGE ? sum / g->n : sum) * r->scale;
+    double all = (r->how == AVERAGE ? sum / g->n : sum) * r->scale;
+    /* No counter is that great, and the files of a run hold none that is. */
+    return fabs(all) < 1e200 ? all : NAN;
 }
 
 /* Numbers that follow from others. */

@@ -56,15 +56,17 @@ static bool take_error(struct answer *a, const json_t *object, int status) {
     return true;
 }
 
-/* A count, false where it is none. */
+/* A count, false where it is none. Up to what the files of a run hold: beyond it no number of
+ * tokens is true, and the whole run could not be read back. */
 static bool count_of(const json_t *object, const char *name, uint64_t *out) {
+    const int64_t most = INT64_C(1) << 53;
     const json_t *v = json_object_get(object, name);
-    if (json_is_integer(v) && json_integer_value(v) >= 0) {
+    if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most) {
         *out = (uint64_t)json_integer_value(v);
         return true;
     }
     double real = json_is_real(v) ? json_real_value(v) : -1;
-    if (!(real >= 0 && real < 9e15))
+    if (!(real >= 0 && real <= (double)most))
         return false;
     *out = (uint64_t)real;
     return true;

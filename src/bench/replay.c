@@ -67,6 +67,24 @@ static void copy_identity(struct replay *r) {
         run->metrics_adapter = strdup(server_kind_name(r->probe.kind));
 }
 
+/* Where no call fits into the context all would be skipped, and lanes without waits would go round
+ * for ever at one moment. Lengths of texts are not known. */
+static weir_status check_context(const struct replay *r, weir_error *err) {
+    const struct replay_options *o = r->o;
+    const struct tree *t = o->tree;
+    uint32_t n = o->open_loop ? o->trace->n_requests : t->n_calls;
+    for (uint32_t i = 0; i < n; i++) {
+        struct call call = {.request = o->open_loop ? i : t->calls[i].request};
+        const struct trace_request *q = &o->trace->requests[call.request];
+        uint64_t in = q->text ? 0 : trace_scaled_in(q, o->length_scale);
+        if (in + body_out_tokens(&r->maker, &call) <= r->max_context)
+            return WEIR_OK;
+    }
+    return weir_fail(err, WEIR_BAD_VALUE, "--max-context",
+                     "no call of the trace fits into %" PRIu64 " tokens, which is %s",
+                     r->max_context, o->max_context ? "what was given" : "what the server says");
+}
+
 static void on_composed(void *user) {
     replay_send_composed(user);
 }
@@ -91,6 +109,8 @@ static weir_status open_all(struct replay *r, weir_error *err) {
         .length_scale = o->length_scale,
         .recorded_answers = o->trace->format == TRACE_SHAREGPT};
     s = choose_tokens(r, err);
+    if (!s && r->max_context > 0)
+        s = check_context(r, err);
     if (!s)
         s = choose_words(r, err);
     if (!s)

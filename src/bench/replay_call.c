@@ -159,6 +159,11 @@ static void copy_error(struct call_record *c, const char *type, int code, const 
             *p = ' ';
 }
 
+/* A connection that broke behind the end mark had nothing more to say. */
+static bool is_whole(const struct answer *a, const struct exchange_end *end) {
+    return end->ok || (a->is_done && !strcmp(end->type, "closed"));
+}
+
 static void fill_record(struct flight_http *f, const struct exchange_end *end, int64_t at) {
     struct replay *r = f->r;
     struct call_record *c = record_of(f);
@@ -172,7 +177,7 @@ static void fill_record(struct flight_http *f, const struct exchange_end *end, i
         copy_error(c, end->type, 0, end->message);
     } else if (a->failed) {
         copy_error(c, a->error_type, a->error_code, a->error_message);
-    } else if (!end->ok) {
+    } else if (!is_whole(a, end)) {
         copy_error(c, end->type, end->status == 200 ? 0 : end->status, end->message);
     }
     r->odd.resent += end->resent;

@@ -347,8 +347,11 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
     bool bar = isatty(STDERR_FILENO) && term && strcmp(term, "dumb");
     if (bar)
         o.progress = show;
+    weir_status s = run_prepare(dir, err);
+    if (s)
+        return s;
     catch_signals();
-    weir_status s = replay_run(&o, run, err);
+    s = replay_run(&o, run, err);
     release_signals();
     if (bar)
         fputs("\r\x1b[K", stderr);

@@ -163,15 +163,18 @@ static int word_field(struct json_fields *f, const char *name, const char *const
     return -1;
 }
 
+/* Some 31 years: a latency beyond it is none, and sums of times stay within 64 bits. */
+#define MOST_NS 1e18
+
 /* metrics.NAME.value in ns; INT64_MIN where it is not there. */
 static int64_t metric_ns(struct json_fields *metrics, const char *name) {
     struct json_fields f = part(metrics, name, name, false);
     int64_t ns = INT64_MIN;
     if (f.first && json_field(&f, "value")) {
-        double ms = json_field_number(&f, "value", true, 0, -1e15, 1e15);
         const char *unit = json_field_string(&f, "unit", false);
         double scale = unit && !strcmp(unit, "s") ? 1e9 : unit && !strcmp(unit, "ns") ? 1 : 1e6;
-        ns = llround(ms * scale);
+        double most = MOST_NS / scale;
+        ns = llround(json_field_number(&f, "value", true, 0, -most, most) * scale);
     }
     metrics->status = f.status;
     return ns;
@@ -201,12 +204,14 @@ static void chunks_of(struct json_fields *metrics, struct call_record *out) {
     ok = call_record_chunk(out, at);
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         const json_t *gap = json_array_get(list, i);
-        if (!json_is_number(gap) || fabs(json_number_value(gap)) > 1e15) {
+        double ns = json_number_value(gap) * 1e6; /* 0 where it is no number */
+        if (!json_is_number(gap) || fabs((double)(at - out->start) + ns) > MOST_NS) {
             json_field_refuse(metrics, "inter_chunk_latency", gap, WEIR_BAD_FILE,
-                              "value %zu must be a number of milliseconds", i);
+                              "value %zu must be a number of milliseconds, the sum at most %g", i,
+                              MOST_NS / 1e6);
             return;
         }
-        at += llround(json_number_value(gap) * 1e6);
+        at += llround(ns);
         ok = call_record_chunk(out, at);
     }
     if (ok && !json_array_size(list) && latency != INT64_MIN && latency > ttft) {

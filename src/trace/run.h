@@ -126,6 +126,9 @@ weir_status run_summarise(const struct run *r, struct run_summary *out, weir_err
  * trace that was played. WEIR_NO_MEMORY. */
 weir_status run_count_hits(struct run *r, const struct trace *t, weir_error *err);
 
+/* Makes `dir` and sees that files can be written into it, before a run whose result would be lost
+ * otherwise. WEIR_BAD_FILE. */
+weir_status run_prepare(const char *dir, weir_error *err);
 /* Writes all files into `dir`, which is made; existing ones are replaced. WEIR_BAD_FILE. */
 weir_status run_write(const struct run *r, const char *dir, weir_error *err);
 /* Reads DIR back: records, run.json and timeline. A summary made from it equals the one written.

@@ -131,6 +131,21 @@ static weir_status make_dir(const char *dir, weir_error *err) {
     return s;
 }
 
+weir_status run_prepare(const char *dir, weir_error *err) {
+    struct writer w = {.dir = dir, .err = err};
+    weir_status s = make_dir(dir, err);
+    if (s)
+        return s;
+    s = begin(&w, "run.json");
+    if (w.f)
+        fclose(w.f);
+    if (w.f)
+        unlink(w.beside);
+    free(w.path);
+    free(w.beside);
+    return s;
+}
+
 weir_status run_write(const struct run *r, const char *dir, weir_error *err) {
     struct run_summary *s = malloc(sizeof *s);
     struct writer w = {.dir = dir, .err = err};

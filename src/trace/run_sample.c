@@ -81,20 +81,28 @@ static double ratio(double part, double whole) {
     return whole > 0 ? part / whole : NAN;
 }
 
+/* What a counter grew by. One that fell on the way has begun anew: then nobody knows. */
+static double growth(const struct run *r, const struct sample_field *f) {
+    double first = number(&r->samples[0], f), before = first, last = NAN;
+    for (uint32_t i = 1; i < r->n_samples; i++) {
+        last = number(&r->samples[i], f);
+        if (last < before)
+            return NAN;
+        before = isfinite(last) ? last : before;
+    }
+    return last - first;
+}
+
 void server_totals_of(const struct run *r, struct server_totals *out) {
     *out = (struct server_totals){0};
     server_sample_clear(&out->delta);
     server_sample_clear(&out->last);
     for (size_t i = 0; r->n_samples && i < FIELDS; i++) {
-        double first = number(&r->samples[0], &fields[i]);
         double last = number(&r->samples[r->n_samples - 1], &fields[i]);
         out->known += isfinite(last);
         *sample_number(&out->last, &fields[i]) = last;
         double *to = sample_number(&out->delta, &fields[i]);
-        if (!fields[i].counter)
-            *to = mean_of(r, &fields[i]);
-        else if (r->n_samples > 1 && last >= first) /* false with an unknown one */
-            *to = last - first;
+        *to = fields[i].counter ? growth(r, &fields[i]) : mean_of(r, &fields[i]);
     }
     const struct server_sample *d = &out->delta;
     double prompt = either(d->prompt_tokens, d->query_tokens);

@@ -46,17 +46,18 @@ enum lie {
     LIE_ERROR_MID,
     LIE_HUGE, /* two megabytes in one piece */
     LIE_NO_DONE,
-    LIE_NO_FINISH, /* neither finish reason nor end mark */
-    LIE_SILENT,    /* a head and then nothing */
-    LIE_PLAIN,     /* one JSON object instead of a stream */
-    LIE_TORN,      /* events in pieces, CRLF, comments, null deltas */
+    LIE_BROKEN_END, /* the connection breaks behind the end mark */
+    LIE_NO_FINISH,  /* neither finish reason nor end mark */
+    LIE_SILENT,     /* a head and then nothing */
+    LIE_PLAIN,      /* one JSON object instead of a stream */
+    LIE_TORN,       /* events in pieces, CRLF, comments, null deltas */
     LIES,
 };
 static const char *const lie_names[LIES] = {
     "ok",           "wrong_usage", "few_usage", "no_usage",  "dropped", "half_closed",
     "no_answer",    "same_id",     "429",       "500_html",  "garbage", "no_http",
     "slow_headers", "short",       "long",      "error_mid", "huge",    "no_done",
-    "no_finish",    "silent",      "plain",     "torn"};
+    "broken_end",   "no_finish",   "silent",    "plain",     "torn"};
 
 struct connection {
     int fd;
@@ -303,7 +304,8 @@ static void put_finish(struct connection *c) {
         put_event(c, json);
     if (c->lie != LIE_NO_DONE && c->lie != LIE_NO_FINISH)
         put_event(c, "[DONE]");
-    put_end(c);
+    if (c->lie != LIE_BROKEN_END)
+        put_end(c);
 }
 
 /* -------------------------------------------------------------------------------------- answers */
@@ -404,6 +406,8 @@ static void send_piece(struct connection *c) {
     }
     put_finish(c);
     finish(c);
+    if (c->lie == LIE_BROKEN_END)
+        drop(c);
 }
 
 /* ------------------------------------------------------------------------------------- requests */

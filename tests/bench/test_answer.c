@@ -143,6 +143,34 @@ static void an_answer_means_the_same_however_it_is_cut(void **state) {
         }
 }
 
+/* 2^53 is the greatest number that the files of a run hold. */
+static void counts_that_no_file_holds_are_none(void **state) {
+    static const struct {
+        const char *said;
+        uint64_t tokens; /* 0: not taken */
+    } of[] = {{"9007199254740992", INT64_C(1) << 53},
+              {"9007199254740993", 0},
+              {"9223372036854775807", 0},
+              {"9.1e15", 0},
+              {"-1", 0},
+              {"3.0", 3}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char text[400];
+        struct answer a = {0};
+        snprintf(text, sizeof text,
+                 "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":%s,\"completion_tokens\":%s,"
+                 "\"prompt_tokens_details\":{\"cached_tokens\":%s}}}\n\ndata: " FINISH "\n\n",
+                 of[i].said, of[i].said, of[i].said);
+        feed(&a, 200, text, 1000);
+        assert_string_equal(a.error_type, "");
+        assert_int_equal(a.prompt_tokens, of[i].tokens);
+        assert_int_equal(a.completion_tokens, of[i].tokens);
+        assert_int_equal(a.has_usage, of[i].tokens != 0);
+        assert_int_equal(a.has_cached, of[i].tokens != 0);
+        answer_free(&a);
+    }
+}
+
 static void a_refusal_is_told_in_the_servers_words(void **state) {
     static const struct {
         const char *body, *message;
@@ -221,6 +249,15 @@ static void llama_cpp_prompts_are_whole_only_where_cached_tokens_are_told(void *
     struct server_sample s = sample(SERVER_LLAMA_CPP, "llamacpp:prompt_tokens_total 500\n"
                                                       "llamacpp:prompt_tokens_cached_total 100\n");
     assert_true(s.prompt_tokens == 600 && s.hit_tokens == 100 && s.query_tokens == 600);
+}
+
+static void numbers_that_no_counter_has_are_unknown(void **state) {
+    struct server_sample s = sample(SERVER_VLLM, "vllm:prompt_tokens_total 1e305\n"
+                                                 "vllm:generation_tokens_total +Inf\n"
+                                                 "vllm:kv_cache_usage_perc NaN\n"
+                                                 "vllm:num_requests_running 2\n");
+    assert_true(isnan(s.prompt_tokens) && isnan(s.generated_tokens) && isnan(s.kv_usage));
+    assert_true(s.running == 2);
 }
 
 static void kinds_are_told_apart_by_their_metrics(void **state) {
@@ -367,10 +404,12 @@ static void words_of_a_vocabulary_encode_to_themselves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_means_the_same_however_it_is_cut),
+        cmocka_unit_test(counts_that_no_file_holds_are_none),
         cmocka_unit_test(a_refusal_is_told_in_the_servers_words),
         cmocka_unit_test(vllm_engines_are_added_and_sources_kept_apart),
         cmocka_unit_test(sglang_ranks_of_one_engine_count_once),
         cmocka_unit_test(llama_cpp_prompts_are_whole_only_where_cached_tokens_are_told),
+        cmocka_unit_test(numbers_that_no_counter_has_are_unknown),
         cmocka_unit_test(kinds_are_told_apart_by_their_metrics),
         cmocka_unit_test(lengths_are_asked_for_in_the_servers_own_words),
         cmocka_unit_test(later_turns_contain_the_answers_before),

@@ -178,6 +178,17 @@ static void faults_name_file_line_and_field(void **state) {
     fails(2, "bench inspect --format weka", "trace");
 }
 
+/* A result of an hour would be lost otherwise; so it is refused before the server is asked. */
+static void an_output_that_cannot_be_made_is_refused_before_the_run(void **state) {
+    write_trace("file", "x");
+    fails(1, "bench replay --random-input-len 1 --url http://127.0.0.1:1 --out %/file",
+          "file: is not a directory");
+    fails(1, "bench replay --random-input-len 1 --url http://127.0.0.1:1 --out %/file/below",
+          "cannot be made");
+    fails(1, "bench replay --random-input-len 1 --url http://127.0.0.1:1 --out /proc",
+          "cannot be written");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(WE1_as_json),
@@ -186,6 +197,7 @@ int main(void) {
         cmocka_unit_test(WE2_blocks_are_of_the_size_that_is_given),
         cmocka_unit_test(the_table_says_the_same),
         cmocka_unit_test(faults_name_file_line_and_field),
+        cmocka_unit_test(an_output_that_cannot_be_made_is_refused_before_the_run),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);
 }

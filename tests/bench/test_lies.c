@@ -31,6 +31,7 @@ static const struct expected {
     {"error_mid", "server", "the engine died", 500, false, NULL, 0, COUNT_CHUNKS},
     {"huge", "", "", 0, false, NULL, OUT, COUNT_USAGE},
     {"no_done", "", "", 0, false, "without the end mark", OUT, COUNT_USAGE},
+    {"broken_end", "", "", 0, false, NULL, OUT, COUNT_USAGE},
     {"no_finish", "closed", "without a finish reason", 0, false, NULL, 0, COUNT_CHUNKS},
     {"silent", "timeout", "nothing came for", 0, false, NULL, 0, COUNT_CHUNKS},
     {"plain", "", "", 0, false, NULL, OUT, COUNT_USAGE},
@@ -181,6 +182,27 @@ static void calls_beyond_the_context_are_skipped_and_counted(void **state) {
     rig_free(&rig);
 }
 
+/* Lanes without waits would go round for ever at one moment. */
+static void a_context_that_no_call_fits_into_is_refused(void **state) {
+    struct rig rig;
+    struct run run = {0};
+    weir_error err = {0};
+    rig_start(&rig, "--ttft-us 100");
+    rig_weka(&rig, one_turn, 2, 1);
+    rig.options.lanes.warmup_calls = UINT32_MAX;
+    rig.options.lanes.time_scale = 0;
+    rig.options.max_context = 134; /* the shortest has 130 and 5 tokens */
+    assert_int_equal(replay_run(&rig.options, &run, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "--max-context");
+    assert_non_null(strstr(err.message, "no call of the trace fits into 134 tokens"));
+    run_free(&run);
+    rig.options.max_context = 135;
+    rig.options.lanes.duration = 100000000;
+    rig_run(&rig);
+    assert_true(rig.summary.kept > 0 && rig.summary.skipped > 0);
+    rig_free(&rig);
+}
+
 static void stop_when_busy(void *user, const struct replay_progress *p) {
     volatile sig_atomic_t *stop = user;
     *stop = p->seconds > 0.3;
@@ -232,6 +254,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_refuses_everything_ends_the_run),
         cmocka_unit_test(a_failing_warm_up_aborts_with_the_reason),
         cmocka_unit_test(calls_beyond_the_context_are_skipped_and_counted),
+        cmocka_unit_test(a_context_that_no_call_fits_into_is_refused),
         cmocka_unit_test(an_interrupted_run_keeps_what_it_has),
         cmocka_unit_test(a_server_that_is_not_there_is_named),
     };
