@@ -117,6 +117,14 @@ static const struct schedule_kind open_kind = {
     open_next, open_done, open_following, open_upcoming, open_timer, schedule_in_flight, open_free,
 };
 
+/* Does the trace last, so that its second pass comes after its first? */
+static bool spans_time(const struct trace *t, double scale) {
+    bool spans = false;
+    for (uint32_t i = 1; i < t->n_requests; i++)
+        spans = spans || t->requests[i].t != t->requests[0].t;
+    return spans && scale > 0;
+}
+
 static weir_status check(const struct tree *t, const struct arrivals_options *o, weir_error *err) {
     if (t->trace->n_requests == 0)
         return weir_fail(err, WEIR_BAD_VALUE, "trace", "holds no request");
@@ -126,6 +134,11 @@ static weir_status check(const struct tree *t, const struct arrivals_options *o,
     if (!(o->time_scale >= 0 && isfinite(o->time_scale)))
         return weir_fail(err, WEIR_BAD_VALUE, "time_scale", "must be 0 or more, not %g",
                          o->time_scale);
+    if (o->kind == ARRIVALS_RECORDED && o->calls == UINT64_MAX &&
+        !spans_time(t->trace, o->time_scale))
+        return weir_fail(err, WEIR_BAD_VALUE, "arrivals",
+                         "recorded times are all one moment, at which the trace would begin anew "
+                         "for ever: give a number of calls");
     if (o->duration < 0)
         return weir_fail(err, WEIR_BAD_VALUE, "duration", "must be 0 or more, not %" PRId64 " ns",
                          o->duration);

@@ -176,6 +176,9 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
         {"rate", {.kind = ARRIVALS_POISSON, .rate = INFINITY, .time_scale = 1}},
         {"time_scale", {.kind = ARRIVALS_RECORDED, .time_scale = -1}},
         {"duration", {.kind = ARRIVALS_RECORDED, .time_scale = 1, .duration = -1}},
+        /* All calls of all passes at one moment. */
+        {"arrivals",
+         {.kind = ARRIVALS_RECORDED, .time_scale = 0, .duration = 1, .calls = UINT64_MAX}},
     };
     struct setup x;
     tree_of_text(mooncake, TRACE_MOONCAKE, &x.t, &x.tree);
