@@ -457,37 +457,6 @@ void cache_release(struct cache_index *x, struct cache_lease *lease) {
     lease->n_prompt = lease->computed = 0;
 }
 
-/* ---------------------------------------------------------------------------------- explanations
- */
-
-bool cache_enabled(const struct cache_index *x) {
-    return x->setup.enabled;
-}
-
-static bool keeps_states(const struct checkpoint_policy *p) {
-    for (int r = 0; r < CHECKPOINT_REASONS; r++)
-        if (p->keeps[r])
-            return true;
-    return false;
-}
-
-struct cache_limit cache_limit(const struct cache_index *x, const struct cache_lease *lease,
-                               uint32_t most) {
-    const struct node_table *t = &x->table;
-    uint32_t resume = lease->resume / PAGE_TOKENS, matched = lease->matched / PAGE_TOKENS;
-    if (resume == most / PAGE_TOKENS)
-        return (struct cache_limit){CACHE_LIMIT_NONE, 0};
-    for (uint32_t b = matched; b > resume; b--)
-        if (node_was_evicted(&t->gone_states, &lease->keys[b - 1]))
-            return (struct cache_limit){CACHE_LIMIT_STATE_EVICTED, b * PAGE_TOKENS};
-    if (matched > resume)
-        return (struct cache_limit){
-            keeps_states(&x->setup.policy) ? CACHE_LIMIT_STATE : CACHE_LIMIT_NO_STATES, 0};
-    bool evicted =
-        matched < lease->n_keys && node_was_evicted(&t->gone_pages, &lease->keys[matched]);
-    return (struct cache_limit){evicted ? CACHE_LIMIT_HISTORY_EVICTED : CACHE_LIMIT_HISTORY, 0};
-}
-
 /* -------------------------------------------------------------------------------------- figures */
 
 struct cache_usage cache_get_usage(const struct cache_index *x) {

@@ -21,8 +21,7 @@ enum {
     SLAB_NODES = 1024,
     FORGET_AFTER = 1024,
     PRIOR_WEIGHT = 16,
-    MOST_EVICTED = 1 << 18, /* remembered, of pages and of states */
-    FAR_BLOCKS = 128,       /* a state further from the one before is not worth more */
+    FAR_BLOCKS = 128, /* a state further from the one before is not worth more */
 };
 
 /* ------------------------------------------------------------------------------------- id pools */
@@ -81,35 +80,6 @@ void id_pool_give(struct id_pool *p, int32_t id) {
     }
 DEFINE_LIST(page_list, page_link)
 DEFINE_LIST(slot_list, slot_link)
-
-/* ------------------------------------------------------------------------------ what was given up
- */
-
-static bool evicted_open(struct evicted_keys *e, size_t of) {
-    size_t n = 64;
-    while (n < 4 * of && n < MOST_EVICTED)
-        n *= 2;
-    e->mask = n - 1;
-    e->place = calloc(n, sizeof *e->place);
-    return e->place != NULL;
-}
-
-/* Another half of the key than its bucket's. */
-static uint64_t evicted_mark(const struct cache_key *key) {
-    uint64_t h;
-    memcpy(&h, key->bytes + sizeof h, sizeof h);
-    return h;
-}
-
-static void remember_evicted(struct evicted_keys *e, const struct cache_key *key) {
-    uint64_t h = evicted_mark(key);
-    e->place[h & e->mask] = h;
-}
-
-bool node_was_evicted(const struct evicted_keys *e, const struct cache_key *key) {
-    uint64_t h = evicted_mark(key);
-    return e->place[h & e->mask] == h;
-}
 
 /* ---------------------------------------------------------------------------------------- table */
 
@@ -185,8 +155,8 @@ void node_table_close(struct node_table *t) {
     free(t->slabs);
     free(t->bucket);
     free(t->tag);
-    free(t->gone_pages.place);
-    free(t->gone_states.place);
+    evicted_close(&t->gone_pages);
+    evicted_close(&t->gone_states);
     *t = (struct node_table){0};
 }
 
@@ -394,7 +364,7 @@ static void drop_state(struct node_table *t, struct cache_node *n) {
     t->tag[n->slot].written = false;
     id_pool_give(&t->slots, n->slot);
     n->slot = -1;
-    remember_evicted(&t->gone_states, &n->key);
+    evicted_add(&t->gone_states, &n->key);
     t->counts.states_evicted++;
 }
 
@@ -405,7 +375,7 @@ static void evict_page(struct node_table *t) {
     t->n_pages_idle--;
     id_pool_give(&t->pages, n->page);
     n->page = -1;
-    remember_evicted(&t->gone_pages, &n->key);
+    evicted_add(&t->gone_pages, &n->key);
     t->counts.pages_evicted++;
     if (n->slot >= 0 && n->slot_pins == 0)
         drop_state(t, n);

@@ -4,7 +4,7 @@
 #ifndef WEIR_CACHE_NODE_H
 #define WEIR_CACHE_NODE_H
 
-#include "cache/key.h"
+#include "cache/evicted.h"
 #include "cache/policy.h"
 
 /* States that are alike in why they were kept, whether a later one on the same path has been kept
@@ -65,13 +65,6 @@ struct slot_tag {
     struct cache_key key;
     uint32_t position;
     bool written;
-};
-
-/* Remembers what was given up, to tell it from what never was: one place for each of many keys, the
- * last one counts. */
-struct evicted_keys {
-    uint64_t *place; /* [mask + 1] */
-    size_t mask;
 };
 
 /* How a class of states has fared: how many entered it and how many of those were resumed from. */
@@ -147,8 +140,6 @@ static inline uint32_t node_pages_available(const struct node_table *t) {
 static inline uint32_t node_slots_available(const struct node_table *t) {
     return t->slots.n_free + t->n_slots_idle;
 }
-/* Was content of this key given up, as far as is remembered? */
-bool node_was_evicted(const struct evicted_keys *e, const struct cache_key *key);
 /* Gives up all that is idle, or the states alone. */
 void node_evict_all(struct node_table *t, bool states_only);
 

@@ -2,7 +2,10 @@
  * request. Each sentence names the first thing that kept the request from resuming further on. */
 #include "engine/cache_log.h"
 
+#include "cache/limit.h"
+
 #include <stdarg.h>
+#include <string.h>
 
 static const char *const place[TIER_KINDS + 1] = {"host", "disk", "remote", "device"};
 
