@@ -75,13 +75,13 @@ static weir_status check_context(const struct replay *r, weir_error *err) {
     uint32_t n = o->open_loop ? o->trace->n_requests : t->n_calls;
     for (uint32_t i = 0; i < n; i++) {
         struct call call = {.request = o->open_loop ? i : t->calls[i].request};
-        const struct trace_request *q = &o->trace->requests[call.request];
-        uint64_t in = q->text ? 0 : trace_scaled_in(q, o->length_scale);
-        if (in + body_out_tokens(&r->maker, &call) <= r->max_context)
+        if (!replay_is_too_long(r, &call))
             return WEIR_OK;
     }
     if (!n)
         return WEIR_OK; /* the schedule says what is wrong */
+    if (!r->max_context)
+        return weir_fail(err, WEIR_BAD_VALUE, "trace", "no prompt is short enough to be sent");
     return weir_fail(err, WEIR_BAD_VALUE, "--max-context",
                      "no call of the trace fits into %" PRIu64 " tokens, which is %s",
                      r->max_context, o->max_context ? "what was given" : "what the server says");
@@ -111,7 +111,7 @@ static weir_status open_all(struct replay *r, weir_error *err) {
         .length_scale = o->length_scale,
         .recorded_answers = o->trace->format == TRACE_SHAREGPT};
     s = choose_tokens(r, err);
-    if (!s && r->max_context > 0)
+    if (!s)
         s = check_context(r, err);
     if (!s)
         s = choose_words(r, err);

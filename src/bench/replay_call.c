@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-enum { FAILURES_IN_A_ROW = 64 };
+/* MOST_PROMPT: tokens whose body still fits into the room for bodies. */
+enum { FAILURES_IN_A_ROW = 64, MOST_PROMPT = 1 << 25 };
 
 static struct call_record *record_of(struct flight_http *f) {
     return &f->r->run->records[f->record];
@@ -20,11 +21,24 @@ static bool is_live_history(const struct replay *r) {
     return r->o->trace->format == TRACE_MULTI_TURN && !r->o->open_loop && !r->o->lanes.share;
 }
 
+bool replay_is_too_long(const struct replay *r, const struct call *call) {
+    const struct trace_request *q = &r->o->trace->requests[call->request];
+    uint64_t in = q->text ? 0 : trace_scaled_in(q, r->o->length_scale);
+    return in > MOST_PROMPT ||
+           (r->max_context > 0 && in + body_out_tokens(&r->maker, call) > r->max_context);
+}
+
+/* A call that will be skipped needs no body. */
+static void ahead(struct replay *r, const struct call *next, const struct talk *talk) {
+    if (!replay_is_too_long(r, next))
+        composer_ahead(r->composer, next, talk);
+}
+
 void replay_look_ahead(struct replay *r, uint64_t from) {
     struct call next;
     for (uint64_t i = from; i < r->foreseen && schedule_upcoming(r->schedule, i, &next); i++)
         if (!is_live_history(r))
-            composer_ahead(r->composer, &next, NULL);
+            ahead(r, &next, NULL);
 }
 
 /* Bodies of what will follow this call. With live answers in them they must wait for its end. */
@@ -34,11 +48,11 @@ static void compose_ahead(struct flight_http *f) {
     if (r->o->open_loop)
         return;
     if (schedule_following(r->schedule, f->call.ticket, &next)) {
-        composer_ahead(r->composer, &next, f->talk);
+        ahead(r, &next, f->talk);
         /* The last warm-up call is followed by one of full length, and does not know it. */
         if (next.one_token) {
             next.one_token = false;
-            composer_ahead(r->composer, &next, f->talk);
+            ahead(r, &next, f->talk);
         }
     }
     const struct tree *t = r->o->tree;
@@ -47,7 +61,7 @@ static void compose_ahead(struct flight_http *f) {
     for (uint32_t i = 0; i < call->n_spawns; i++) {
         next = f->call;
         next.request = t->calls[t->chains[t->spawns[call->first_spawn + i]].first].request;
-        composer_ahead(r->composer, &next, f->talk);
+        ahead(r, &next, f->talk);
     }
 }
 
@@ -368,8 +382,7 @@ void replay_begin(struct replay *r, const struct call *call, int64_t now) {
     }
     f->record = (uint32_t)(c - r->run->records);
     describe(f);
-    uint64_t out = body_out_tokens(&r->maker, call);
-    if (r->max_context > 0 && c->in_expected + out > r->max_context) {
+    if (replay_is_too_long(r, call)) {
         c->skipped = true;
         end_unsent(f, CALL_SKIPPED, "", now);
         return;

@@ -75,6 +75,8 @@ struct replay {
 };
 
 /* replay_call.c */
+/* Is it longer than the context, or than any body can be? */
+bool replay_is_too_long(const struct replay *r, const struct call *call);
 /* Sends a call that is due, or ends it at once where it is too long. */
 void replay_begin(struct replay *r, const struct call *call, int64_t now);
 /* Has the bodies composed with which the plays begin that are to come, from number `from` on. */

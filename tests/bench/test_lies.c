@@ -203,6 +203,23 @@ static void a_context_that_no_call_fits_into_is_refused(void **state) {
     rig_free(&rig);
 }
 
+/* Composed ahead, such a prompt would take all memory there is. */
+static void a_prompt_that_no_memory_holds_is_skipped(void **state) {
+    static const char trace[] =
+        "{\"id\":\"a\",\"requests\":[{\"t\":0,\"type\":\"s\",\"in\":130,\"out\":5,"
+        "\"hash_ids\":[1,2]},{\"t\":0,\"type\":\"s\",\"in\":9000000000000000,\"out\":5,"
+        "\"hash_ids\":[1,2]}]}\n";
+    struct rig rig;
+    rig_start(&rig, "--ttft-us 1000");
+    rig_weka(&rig, trace, 2, 0.2);
+    rig.options.max_context = UINT64_C(1) << 60;
+    rig_run(&rig);
+    assert_null(rig.run.abort_reason);
+    assert_true(rig.summary.kept > 0 && rig.summary.skipped > 0);
+    assert_int_equal(rig.summary.failed, 0);
+    rig_free(&rig);
+}
+
 static void stop_when_busy(void *user, const struct replay_progress *p) {
     volatile sig_atomic_t *stop = user;
     *stop = p->seconds > 0.3;
@@ -255,6 +272,7 @@ int main(void) {
         cmocka_unit_test(a_failing_warm_up_aborts_with_the_reason),
         cmocka_unit_test(calls_beyond_the_context_are_skipped_and_counted),
         cmocka_unit_test(a_context_that_no_call_fits_into_is_refused),
+        cmocka_unit_test(a_prompt_that_no_memory_holds_is_skipped),
         cmocka_unit_test(an_interrupted_run_keeps_what_it_has),
         cmocka_unit_test(a_server_that_is_not_there_is_named),
     };
