@@ -28,6 +28,7 @@ weir_status builder_file(struct builder *b, const char *file) {
     b->by_id = json_object();
     b->file = file;
     b->file_space = UINT32_MAX;
+    b->newest = 0;
     snprintf(b->where, sizeof b->where, "%s", file);
     return b->by_id ? WEIR_OK : builder_no_memory(b);
 }
@@ -59,6 +60,16 @@ void builder_warn(struct builder *b, const char *format, ...) {
     va_start(ap, format);
     vsnprintf(b->t.warning + n, sizeof b->t.warning - (size_t)n, format, ap);
     va_end(ap);
+}
+
+void builder_order(struct builder *b, const char *field, int64_t t) {
+    if (t < b->newest)
+        builder_warn(b,
+                     "field %s: lies %.3f s before a line above; calls are played in the order "
+                     "of time",
+                     field, (double)(b->newest - t) / 1e9);
+    else
+        b->newest = t;
 }
 
 weir_status builder_no_memory(struct builder *b) {

@@ -31,6 +31,7 @@ struct builder {
     uint32_t block_tokens;
     int64_t zero_ticks; /* azure: time of the first row */
     bool has_header;    /* azure */
+    int64_t newest;     /* azure, mooncake: latest time of the file so far */
 
     /* Where the reader stands, for messages. */
     const char *file;
@@ -49,6 +50,8 @@ void builder_line(struct builder *b, uint64_t line);
 weir_status builder_refuse(struct builder *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void builder_warn(struct builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Warns of a time before that of a row or line above. */
+void builder_order(struct builder *b, const char *field, int64_t t);
 weir_status builder_no_memory(struct builder *b);
 
 /* A new session; `id` must be new to the file. *out is valid until the next session. */

@@ -53,6 +53,8 @@ static weir_status read_object(struct builder *b, const json_t *object) {
 weir_status builder_json_fault(struct builder *b, const json_error_t *fault) {
     if (json_error_code(fault) == json_error_out_of_memory)
         return builder_no_memory(b);
+    if (json_error_code(fault) == json_error_premature_end_of_input)
+        return builder_refuse(b, "is not a JSON object: it ends in the middle, is it cut off?");
     return builder_refuse(b, "is not a JSON object: column %d: %.200s", fault->column, fault->text);
 }
 
@@ -137,7 +139,30 @@ static weir_status read_lines(struct builder *b, FILE *in) {
     return s;
 }
 
+/* Steps over a byte order mark; what is compressed is named as that. */
+static weir_status read_mark(struct builder *b, FILE *in) {
+    int c = getc(in);
+    builder_line(b, 1);
+    if (c == 0x1f || c == 0x28) { /* gzip; zstd, whose first byte is an open bracket */
+        int next = getc(in);
+        if ((c == 0x1f && next == 0x8b) || (c == 0x28 && next == 0xb5))
+            return builder_refuse(b, "is compressed with %s: unpack it first",
+                                  c == 0x1f ? "gzip" : "zstd");
+        return builder_refuse(b, "begins with byte 0x%02x, which no trace does", c);
+    }
+    if (c == 0xef)
+        return getc(in) == 0xbb && getc(in) == 0xbf
+                   ? WEIR_OK
+                   : builder_refuse(b, "begins with byte 0xef, which no trace does");
+    if (c != EOF)
+        ungetc(c, in);
+    return WEIR_OK;
+}
+
 static weir_status read_all(struct builder *b, FILE *in) {
+    weir_status s = read_mark(b, in);
+    if (s)
+        return s;
     return b->t.format == TRACE_SHAREGPT ? read_sharegpt(b, in) : read_lines(b, in);
 }
 

@@ -109,6 +109,7 @@ static weir_status read_row(struct builder *b, const char *line, size_t n) {
     if (ticks - b->zero_ticks > INT64_MAX / TICK_NS)
         return bad_field(b, "TIMESTAMP", "within 290 years of the first row", field[0], length[0]);
     r.t = (ticks - b->zero_ticks) * TICK_NS;
+    builder_order(b, "TIMESTAMP", r.t);
     struct trace_session *session;
     weir_status s = builder_turn_session(b, NULL, &session);
     if (s)

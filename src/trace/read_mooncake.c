@@ -69,6 +69,8 @@ weir_status read_mooncake_object(struct builder *b, const json_t *object) {
         r.session = (uint32_t)(session - b->t.sessions);
         r.t = start_of(b, session, r.session, timestamp, r.delay);
         r.n_blocks = (uint32_t)n;
+        if (timestamp >= 0)
+            builder_order(b, "timestamp", timestamp);
         s = builder_request(
             b, &r, &(struct builder_extra){.ids = ids, .texts = json_field(&f, "text_input")});
     }

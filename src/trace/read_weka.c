@@ -148,6 +148,8 @@ weir_status read_weka_object(struct builder *b, const json_t *object) {
     session->block_tokens = w.block_tokens;
     session->space = builder_space(b, scope && !strcmp(scope, "global"));
     int64_t t = 0;
+    if (!json_array_size(list))
+        builder_warn(b, "field requests: is empty; the session calls nothing");
     for (size_t i = 0; !s && i < json_array_size(list); i++)
         s = read_entry(&w, json_array_get(list, i), i, &t);
     return s;

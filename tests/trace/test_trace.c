@@ -415,8 +415,15 @@ static const struct {
     {TRACE_WEKA, SUB("\"t\":0,\"type\":\"n\",\"in\":[],\"out\":1"), "dir/t:1",
      "field requests[0].requests[0].in: must be an integer"},
     {TRACE_WEKA, SUB("\"type\":\"n\""), "dir/t:1", "field requests[0].requests[0].t: is missing"},
-    {TRACE_WEKA, WEKA(CALL) "\n{\"id\":\"b\",\"requ", "dir/t:2", "is not a JSON object: column "},
-    {TRACE_WEKA, "{\"id\":\"b\",\"requ", "dir/t:1", "is not a JSON object: column "},
+    {TRACE_WEKA, WEKA(CALL) "\n{\"id\":\"b\",\"requ", "dir/t:2",
+     "ends in the middle, is it cut off?"},
+    {TRACE_WEKA, "{\"id\":\"b\",\"requ", "dir/t:1", "ends in the middle, is it cut off?"},
+    {TRACE_WEKA, "\x1f\x8b\x08", "dir/t:1", "is compressed with gzip: unpack it first"},
+    {TRACE_SHAREGPT, "\x28\xb5\x2f\xfd", "dir/t:1", "is compressed with zstd"},
+    {TRACE_AZURE,
+     "\xef\xbb"
+     "x",
+     "dir/t:1", "begins with byte 0xef"},
     {TRACE_WEKA, "{\n\"id\":\"b\",\n\"requests\":[}", "dir/t:3", "is not a JSON object: column 13"},
     {TRACE_WEKA, WEKA(CALL) " x", "dir/t:1", "is not a JSON object"},
     {TRACE_WEKA, "\n\n{\"id\":\"a\",\"id\":\"b\"}", "dir/t:3", "duplicate object key"},
@@ -508,6 +515,62 @@ static void what_breaks_a_format_is_refused_with_file_line_and_field(void **stat
         assert_null(t.requests);
         assert_int_equal(t.n_requests, 0);
         trace_free(&t); /* what failed is empty and may be freed */
+    }
+}
+
+static void a_byte_order_mark_is_stepped_over(void **state) {
+    static const struct {
+        enum trace_format format;
+        const char *text;
+    } all[] = {{TRACE_MOONCAKE, "{\"input_length\":7}\n"},
+               {TRACE_AZURE, "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 "
+                             "00:00:00.0000000,7,1\n"},
+               {TRACE_WEKA, we1},
+               {TRACE_SHAREGPT, "[{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"}]}]"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char text[4096];
+        struct trace plain, marked;
+        snprintf(text, sizeof text, "\xef\xbb\xbf%s", all[i].text);
+        read_text(all[i].text, all[i].format, &plain);
+        read_text(text, all[i].format, &marked);
+        assert_true(plain.n_requests > 0);
+        assert_int_equal(plain.n_requests, marked.n_requests);
+        assert_int_equal(plain.requests[0].in, marked.requests[0].in);
+        trace_free(&plain);
+        trace_free(&marked);
+    }
+}
+
+static void times_that_go_backwards_and_empty_sessions_are_warned_of(void **state) {
+    static const struct {
+        enum trace_format format;
+        const char *text, *warning; /* NULL: none */
+    } all[] = {
+        {TRACE_MOONCAKE,
+         "{\"input_length\":7,\"timestamp\":5}\n{\"input_length\":7,\"timestamp\":5}", NULL},
+        {TRACE_MOONCAKE,
+         "{\"input_length\":7,\"timestamp\":5}\n{\"input_length\":7,\"timestamp\":3}",
+         "dir/t:2: field timestamp: lies 0.002 s before a line above"},
+        {TRACE_AZURE,
+         "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:01.0000000,7,1\n"
+         "2024-01-01 00:00:03.0000000,7,1\n2024-01-01 00:00:02.0000000,7,1\n",
+         "dir/t:4: field TIMESTAMP: lies 1.000 s before"},
+        {TRACE_WEKA, WE1_BEFORE INNER("0", "2") WE1_AFTER "{\"id\":\"e\",\"requests\":[]}",
+         "field requests: is empty"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct trace t;
+        char flat[4096], *to = flat;
+        /* A session a line. */
+        for (const char *c = all[i].text; *c; c++)
+            if (all[i].format != TRACE_WEKA || *c != '\n' || c[1] == '{')
+                *to++ = *c;
+        *to = 0;
+        read_text(flat, all[i].format, &t);
+        assert_int_equal(t.n_warnings, all[i].warning ? 1 : 0);
+        if (all[i].warning && !strstr(t.warning, all[i].warning))
+            fail_msg("case %zu: %s", i, t.warning);
+        trace_free(&t);
     }
 }
 
@@ -702,6 +765,8 @@ int main(void) {
         cmocka_unit_test(azure_times_keep_their_100_ns_and_count_from_the_first_row),
         cmocka_unit_test(conversations_as_text),
         cmocka_unit_test(what_breaks_a_format_is_refused_with_file_line_and_field),
+        cmocka_unit_test(a_byte_order_mark_is_stepped_over),
+        cmocka_unit_test(times_that_go_backwards_and_empty_sessions_are_warned_of),
         cmocka_unit_test(a_session_cut_anywhere_is_refused),
         cmocka_unit_test(a_long_path_keeps_its_line_in_messages),
         cmocka_unit_test(format_names_are_checked),
