@@ -80,14 +80,19 @@ static weir_status downloads(struct html *h, const struct report *r, weir_error 
 }
 
 static void banner(struct html *h, const struct report *r) {
-    size_t scaled = 0, cancelled = 0, invalid = 0;
+    enum { SCALED, INVALID, CANCELLED, ABORTED, TRAITS };
+    static const char *const names[TRAITS] = {"scaled in time or length", "invalid", "cancelled",
+                                              "aborted"};
+    size_t n[TRAITS] = {0}, all = 0;
     for (size_t i = 0; i < r->n; i++) {
         const struct report_point *p = &r->point[i];
-        cancelled += p->cancelled;
-        scaled += p->scaled && !p->cancelled;
-        invalid += !p->valid && !p->scaled && !p->cancelled;
+        /* A run may be several of these; each is counted. */
+        n[SCALED] += p->scaled;
+        n[CANCELLED] += p->cancelled;
+        n[ABORTED] += p->aborted;
+        n[INVALID] += !p->valid && !p->scaled && !point_was_stopped(p);
+        all += !point_is_comparable(p);
     }
-    size_t all = scaled + cancelled + invalid;
     if (!all)
         return;
     html_raw(h, "<p class=\"banner\" role=\"note\"><strong>Not comparable:</strong> ");
@@ -97,16 +102,11 @@ static void banner(struct html *h, const struct report *r) {
         html_format(h, "%zu of %zu runs", all, r->n);
     html_raw(h, " (");
     const char *joint = "";
-    if (scaled) {
-        html_format(h, "%zu scaled in time or length", scaled);
-        joint = ", ";
-    }
-    if (invalid) {
-        html_format(h, "%s%zu invalid", joint, invalid);
-        joint = ", ";
-    }
-    if (cancelled)
-        html_format(h, "%s%zu cancelled", joint, cancelled);
+    for (int i = 0; i < TRAITS; i++)
+        if (n[i]) {
+            html_format(h, "%s%zu %s", joint, n[i], names[i]);
+            joint = ", ";
+        }
     html_raw(h, "). Their marks are hollow and must not be set beside published results; the "
                 "reasons stand under <a href=\"#s-validity\">Validity</a>.</p>");
 }

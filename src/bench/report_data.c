@@ -13,7 +13,11 @@
 #include <unistd.h>
 
 bool point_is_comparable(const struct report_point *p) {
-    return p->valid && !p->scaled && !p->cancelled;
+    return p->valid && !p->scaled && !point_was_stopped(p);
+}
+
+bool point_was_stopped(const struct report_point *p) {
+    return p->cancelled || p->aborted;
 }
 
 static weir_status no_memory(weir_error *err) {
@@ -79,6 +83,7 @@ static weir_status take_run(struct report_point *p, const struct run *r,
     p->started = r->started;
     p->valid = p->s.valid;
     p->cancelled = r->was_cancelled;
+    p->aborted = r->abort_reason;
     p->scaled = !run_is_unscaled(r);
     p->label = label_of(r);
     p->configuration = configuration_of(r);
@@ -202,7 +207,8 @@ static weir_status make_names(struct report *r, weir_error *err) {
     return WEIR_OK;
 }
 
-/* Points that cannot be compared stand on a frontier only where their series has no others. */
+/* Points that cannot be compared stand on a frontier only where their series has no others; those
+ * that were stopped on none. */
 static weir_status mark_frontiers(struct report *r, weir_error *err) {
     struct point *p = calloc(r->n + 1, sizeof *p);
     if (!p)
@@ -212,7 +218,7 @@ static weir_status mark_frontiers(struct report *r, weir_error *err) {
         for (int comparable = 1; comparable >= 0 && !n; comparable--)
             for (size_t i = 0; i < r->n; i++)
                 if (r->point[i].series == s && point_is_comparable(&r->point[i]) == comparable &&
-                    !r->point[i].cancelled && r->point[i].s.intvty.p90 > 0 &&
+                    !point_was_stopped(&r->point[i]) && r->point[i].s.intvty.p90 > 0 &&
                     r->point[i].s.per_gpu_total > 0)
                     p[n++] =
                         (struct point){r->point[i].s.intvty.p90, r->point[i].s.per_gpu_total, i};

@@ -43,7 +43,7 @@ struct report_point {
     double drafts, accepted; /* NAN: not told */
     double acceptance_length;
     double lateness_p99_us, client_busy;
-    bool valid, cancelled, scaled;
+    bool valid, cancelled, aborted, scaled;
     double dollars; /* per GPU and hour, NAN: none */
     double kilowatts;
     struct cost cost; /* of total tokens */
@@ -65,6 +65,8 @@ void report_free(struct report *r);
 
 /* Neither valid by the rules of publishing nor unscaled: not to be set beside others. */
 bool point_is_comparable(const struct report_point *p);
+/* Cancelled or aborted: its figures are those of a part, and it stands on no frontier. */
+bool point_was_stopped(const struct report_point *p);
 
 /* report_reduce.c */
 void timeline_of(const struct run *r, struct timeline *out);

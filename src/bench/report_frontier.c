@@ -40,8 +40,8 @@ static size_t walk_of(const struct report *r, const struct picture *k, size_t se
     for (int comparable = 1; comparable >= 0 && !n; comparable--)
         for (size_t i = 0; i < r->n; i++) {
             const struct report_point *p = &r->point[i];
-            if (p->series != series || point_is_comparable(p) != comparable || p->cancelled ||
-                !has_point(k, p))
+            if (p->series != series || point_is_comparable(p) != comparable ||
+                point_was_stopped(p) || !has_point(k, p))
                 continue;
             *faint = !comparable;
             out[n++] = (struct point){k->get_x(p), k->get_y(p), i};
@@ -121,7 +121,7 @@ static void draw_points(struct chart *c, const struct report *r, const struct pi
                                      .colour = p->series,
                                      .form = p->series,
                                      .hollow = !point_is_comparable(p),
-                                     .crossed = p->cancelled,
+                                     .crossed = point_was_stopped(p),
                                      .text = text,
                                      .label = labels && p->concurrency ? label : NULL});
     }
@@ -174,11 +174,11 @@ static void legend(struct html *h, const struct report *r) {
     }
     for (size_t i = 0; i < r->n; i++) {
         hollow = hollow || !point_is_comparable(&r->point[i]);
-        crossed = crossed || r->point[i].cancelled;
+        crossed = crossed || point_was_stopped(&r->point[i]);
     }
     if (hollow)
         html_format(h, "<li class=\"muted\">hollow: not comparable%s</li>",
-                    crossed ? ", crossed: cancelled" : "");
+                    crossed ? ", crossed: cancelled or aborted" : "");
     html_raw(h, "<li class=\"muted\">numbers: sessions at a time</li></ul>");
 }
 

@@ -52,6 +52,7 @@ static json_t *point_json(const struct report_point *p) {
     json_object_set_new(o, "concurrency", json_integer(p->concurrency));
     json_object_set_new(o, "valid", json_boolean(p->valid));
     json_object_set_new(o, "cancelled", json_boolean(p->cancelled));
+    json_object_set_new(o, "aborted", json_boolean(p->aborted));
     json_object_set_new(o, "scaled", json_boolean(p->scaled));
     json_object_set_new(o, "comparable", json_boolean(point_is_comparable(p)));
     json_object_set_new(o, "on_frontier", json_boolean(p->on_frontier));
@@ -120,6 +121,7 @@ void report_csv(struct html *out, const struct report *r) {
                                         "valid",
                                         "scaled",
                                         "cancelled",
+                                        "aborted",
                                         "requests",
                                         "failed",
                                         "cached_share",

@@ -38,6 +38,8 @@ void part_table_end(struct html *h) {
 static void state(struct html *h, const struct report_point *p) {
     if (p->cancelled)
         html_raw(h, "<span class=\"bad\">cancelled</span>");
+    else if (p->aborted)
+        html_raw(h, "<span class=\"bad\">aborted</span>");
     else if (p->scaled)
         html_raw(h, "<span class=\"bad\">scaled, not comparable</span>");
     else if (!p->valid)
@@ -88,11 +90,11 @@ void part_points(struct html *h, const struct report *r) {
                                           "TTFT P90",
                                           "E2E P50",
                                           "E2E P90",
-                                          "requests",
+                                          "calls",
                                           "failed",
-                                          "measured",
+                                          "time",
                                           "prompt cached",
-                                          "acceptance",
+                                          "acc. length",
                                           "$/GPU/h",
                                           "$/M tokens",
                                           "tokens/$",
@@ -107,7 +109,9 @@ void part_points(struct html *h, const struct report *r) {
     html_raw(
         h, "<p class=\"muted\">Interactivity (tok/s/user) is 1 / time between tokens, so that its "
            "P90 is that of the slow tail; the time to the first token does not enter. Total "
-           "tokens are prompt and answer, reused prompt tokens included.</p></section>");
+           "tokens are prompt and answer, reused prompt tokens included. Acceptance length: tokens "
+           "that "
+           "a step with drafts commits.</p></section>");
 }
 
 /* ------------------------------------------------------------------------------------------------

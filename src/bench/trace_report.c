@@ -304,9 +304,11 @@ void trace_report_print(const struct trace_report *r, bool sessions, FILE *out) 
     fprintf(out, "\n%-20s %10s %10s %10s %10s %10s\n", "", "mean", "p50", "p90", "p99", "largest");
     print_spread("input tokens", &r->input, 0, out);
     print_spread("output tokens", &r->output, 0, out);
-    print_spread("requests a session", &r->calls, 1, out);
+    if (r->calls.max > 1) /* else each session is one call, and there is nothing to tell of it */
+        print_spread("calls a session", &r->calls, 1, out);
     print_spread("wait, s", &r->wait, 2, out);
-    print_spread("session, s", &r->session_seconds, 1, out);
+    if (r->session_seconds.max > 0)
+        print_spread("session, s", &r->session_seconds, 1, out);
     if (sessions)
         print_sessions(r, out);
     if (r->trace->n_warnings)

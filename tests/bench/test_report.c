@@ -206,6 +206,29 @@ static void what_is_not_comparable_is_marked(void **state) {
     free(text);
 }
 
+/* Each trait of a run is counted, and what was stopped stands on no frontier. */
+static void runs_that_were_stopped_stand_on_no_frontier(void **state) {
+    for (int i = 0; i < 2; i++) {
+        struct run r;
+        weir_error err;
+        invent(&r, "stopped", 1, 2, 30, i ? TRAIT_SCALED | TRAIT_CANCELLED : 0);
+        if (!i)
+            r.abort_reason = strdup("the server went away");
+        mkdir(scratch("stopped"), 0777);
+        assert_int_equal(run_write(&r, scratch(i ? "stopped/b" : "stopped/a"), &err), WEIR_OK);
+        run_free(&r);
+    }
+    succeeds(NULL, "report %/stopped --out %/stopped.html");
+    size_t n;
+    char *text = read_all(scratch("stopped.html"), &n);
+    assert_non_null(strstr(text, "all runs of this page (1 scaled in time or length, 1 cancelled, "
+                                 "1 aborted)"));
+    assert_int_equal(count(text, "aborted</span></td><td></td>"), 1);
+    assert_int_equal(count(text, "cancelled</span></td><td></td>"), 1);
+    assert_int_equal(count(text, "</td><td>yes</td>"), 0);
+    free(text);
+}
+
 static void charts_speak_without_sight(void **state) {
     /* Each chart is named and described; each mark can be reached and says what it is. The bars
      * without axes have their group's name. */
@@ -339,6 +362,7 @@ int main(void) {
         cmocka_unit_test(what_came_from_a_run_is_text),
         cmocka_unit_test(the_policy_admits_the_pages_own_style_and_script_alone),
         cmocka_unit_test(what_is_not_comparable_is_marked),
+        cmocka_unit_test(runs_that_were_stopped_stand_on_no_frontier),
         cmocka_unit_test(charts_speak_without_sight),
         cmocka_unit_test(the_table_of_the_csv_is_whole),
         cmocka_unit_test(a_hundred_thousand_records_make_a_small_page),
