@@ -210,7 +210,6 @@ static void what_is_not_comparable_is_marked(void **state) {
 static void runs_that_were_stopped_stand_on_no_frontier(void **state) {
     for (int i = 0; i < 2; i++) {
         struct run r;
-        weir_error err;
         invent(&r, "stopped", 1, 2, 30, i ? TRAIT_SCALED | TRAIT_CANCELLED : 0);
         if (!i)
             r.abort_reason = strdup("the server went away");
