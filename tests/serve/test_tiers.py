@@ -255,10 +255,13 @@ class Tiers(unittest.TestCase):
         redis.process.send_signal(signal.SIGCONT)
         self.assertEqual(answers, self.cold[:3])
         self.assertLess(took, 9)  # 2 s to notice; a move might take 10
-        self.assertEqual(metric(server, "weir_tier_moves_total",
-                                'tier="remote",task="load",result="failed"'), 3)
+        failed = metric(server, "weir_tier_moves_total",
+                        'tier="remote",task="load",result="failed"')
+        self.assertGreaterEqual(failed, 1)
         _, log = server.stop()
-        self.assertEqual(log.count("its load from remote failed after 2."), 3, log)
+        self.assertEqual(log.count("its load from remote failed after "), failed, log)
+        # One that comes late, on a busy machine, does not even ask.
+        self.assertEqual(failed + log.count("remote is off for now"), 3, log)
 
     def test_redis_stopped_started_filled_and_damaged(self):
         redis = Redis()
