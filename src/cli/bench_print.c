@@ -35,6 +35,10 @@ static void print_latency(const struct run_summary *s) {
     row("interactivity", &s->intvty, 1, "tokens/s/user");
     row("prompt", &s->in, 1, "tokens");
     row("answer", &s->out, 1, "tokens");
+    puts("  Interactivity is 1 / ITL of its statistic, so percentiles are those of the slow tail; "
+         "the "
+         "mean of each\n  call's own rate is output_token_throughput_per_user in "
+         "profile_export_aiperf.json.");
 }
 
 static void print_cache(const struct run *run, const struct run_summary *s) {
@@ -44,8 +48,8 @@ static void print_cache(const struct run *run, const struct run_summary *s) {
     json_t *theoretical =
         isfinite(s->theoretical_hit_rate) ? json_real(s->theoretical_hit_rate) : json_null();
     json_t *usage = isfinite(s->cached_share) ? json_real(s->cached_share) : json_null();
-    share("infinite cache", theoretical);
-    share("usage of the answers", usage);
+    share("trace, none forgotten", theoretical);
+    share("by answers' usage", usage);
     share("device", json_object_get(cache, "gpu_cache_hit_rate"));
     share("host", json_object_get(cache, "cpu_cache_hit_rate"));
     share("external", json_object_get(cache, "external_cache_hit_rate"));
