@@ -56,9 +56,18 @@ static void flatten(json_t *out, const char *before, const json_t *object) {
 /* What a server tells of itself changes from start to start, or from question to question, without
  * being a setting; and a key is nobody's business. */
 static bool is_passing(const char *key) {
-    static const char *const parts[] = {"time",      "created", "throughput", "seed", "port",
-                                        "host",      "pid",     "version",    "path", "usage",
-                                        "available", "url",     "key",        "id_"};
+    static const char *const names[] = {"created", "host", "port", "pid", "url", "version"};
+    static const char *const endings[] = {"time", "_port", "seed", "_key", "_id", "path"};
+    static const char *const parts[] = {"throughput", "usage", "available"};
+    size_t n = strlen(key);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!strcmp(key, names[i]))
+            return true;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        size_t of = strlen(endings[i]);
+        if (n >= of && !strcmp(key + n - of, endings[i]))
+            return true;
+    }
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (strstr(key, parts[i]))
             return true;
@@ -72,7 +81,7 @@ static void flatten_server(json_t *out, const char *before, const json_t *object
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
         char name[256];
         snprintf(name, sizeof name, "%s.%s", before, key);
-        if (json_is_object(value))
+        if (json_object_size(value)) /* an empty one says that something is there */
             flatten_server(out, name, value);
         else if (!json_is_array(value) && !json_is_null(value) && !is_passing(key) &&
                  !json_object_get(out, name))
@@ -116,12 +125,16 @@ static bool is_server_setting(const char *key) {
                                        "speculative_algorithm",
                                        "speculative_num_draft_tokens",
                                        "disable_radix_cache",
+                                       "kv_pages",
+                                       "state_slots",
+                                       "prefix_caching",
+                                       "checkpoint_policy",
                                        "total_slots",
                                        "default_generation_settings.n_ctx"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!strcmp(key + 7, keys[i]))
             return true;
-    return false;
+    return !strncmp(key + 7, "tiers.", 6);
 }
 
 json_t *configuration_of(const struct run *r) {

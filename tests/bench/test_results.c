@@ -184,14 +184,17 @@ static struct synthetic small(uint64_t noise, double slower) {
 static void a_server_that_was_set_otherwise_is_a_difference(void **state) {
     struct synthetic how = small(60, 1), other = small(61, 1);
     make_server("one", &how, NULL, false,
-                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 5, \"kv_pages\": 7}}", 0);
+                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 5, \"weight_bytes\": 7}}", 0);
     make_server("two", &other, NULL, false,
-                "{\"/get_server_info\": {\"threads\": 2, \"uptime\": 6, \"kv_pages\": 7}}", 0);
+                "{\"/get_server_info\": {\"threads\": 2, \"uptime\": 6, \"weight_bytes\": 7, "
+                "\"tiers\": {\"disk\": {}, \"list\": [1]}, \"api_key\": \"k\"}}",
+                0);
     make_server("again", &other, NULL, false,
-                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 9, \"kv_pages\": 8}}", 0);
+                "{\"/get_server_info\": {\"threads\": 1, \"uptime\": 9, \"weight_bytes\": 8}}", 0);
     json_t *o = run_json(NULL, "bench compare %/one %/two --no-history --json");
     const json_t *differ = json_object_get(o, "configuration_differences");
-    assert_int_equal(json_object_size(differ), 1);
+    assert_int_equal(json_object_size(differ), 2);
+    assert_non_null(json_object_get(differ, "server.tiers.disk"));
     const json_t *pair = json_object_get(differ, "server.threads");
     assert_int_equal(json_integer_value(json_array_get(pair, 0)), 1);
     assert_int_equal(json_integer_value(json_array_get(pair, 1)), 2);
