@@ -27,13 +27,23 @@ static void copy_line(char *out, size_t cap, const char *text) {
     out[n] = 0;
 }
 
+/* What had to be cut says so by dots. */
+static void copy_message(struct answer *a, const char *text) {
+    enum { DOTS = 3 };
+    copy_line(a->error_message, sizeof a->error_message, text);
+    if (strlen(text) < sizeof a->error_message)
+        return;
+    copy_line(a->error_message, sizeof a->error_message - DOTS, text);
+    strcat(a->error_message, "...");
+}
+
 static void fault(struct answer *a, const char *type, int code, const char *message) {
     if (a->failed)
         return;
     a->failed = true;
     a->error_code = code;
     copy_line(a->error_type, sizeof a->error_type, type);
-    copy_line(a->error_message, sizeof a->error_message, message);
+    copy_message(a, message);
 }
 
 /* {"error": {"message", "code"}}, {"error": "text"} or {"object": "error", "message", "code"}. */
@@ -229,9 +239,10 @@ static void end_refused(struct answer *a, int status) {
     if (take_error(&said, object, status))
         detail = said.error_message;
     snprintf(text, sizeof text, "status %d", status);
-    char head[sizeof a->error_message] = "";
+    char head[2 * sizeof a->error_message] = "";
     if (!object && a->n_body > 0)
-        snprintf(head, sizeof head, "%.*s", (int)(a->n_body < 150 ? a->n_body : 150), a->body);
+        snprintf(head, sizeof head, "%.*s",
+                 (int)(a->n_body < sizeof head ? a->n_body : sizeof head - 1), a->body);
     fault(a, "http", status, detail ? detail : head[0] ? head : text);
     json_decref(object);
 }

@@ -147,8 +147,11 @@ struct exchange *client_send(struct client *c, const char *path, const char *bod
     x->back = &c->exchanges;
     c->exchanges = x;
     c->n_streams++;
-    if (c->n_streams > c->most_streams)
-        c->most_streams = c->n_streams;
+    /* Looks at the server's metrics run beside the load and are none. */
+    c->n_posts += body != NULL;
+    x->is_post = body != NULL;
+    if (c->n_posts > c->most_streams)
+        c->most_streams = c->n_posts;
     if (c->api->multi_add_handle(c->multi, x->easy) != CURLM_OK) {
         client_exchange_free(c, x);
         return NULL;
@@ -170,6 +173,7 @@ void client_exchange_free(struct client *c, struct exchange *x) {
     if (x->next)
         x->next->back = x->back;
     c->n_streams--;
+    c->n_posts -= x->is_post;
     free(x);
 }
 
@@ -224,6 +228,14 @@ void client_check_limits(struct client *c, int64_t now) {
         tell_end(c, x, &end, now);
         next = c->exchanges; /* the callback may have ended or begun others */
     }
+}
+
+const char *client_url(const struct client *c) {
+    return c->url;
+}
+
+bool client_has_key(const struct client *c) {
+    return c->has_key;
 }
 
 uint32_t client_streams(const struct client *c) {

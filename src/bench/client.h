@@ -50,6 +50,9 @@ weir_status client_open(const struct client_options *o, struct client **out, wei
 void client_close(struct client *c);
 
 int64_t client_now(void);
+/* As it is asked, without a slash at the end; was a key given? */
+const char *client_url(const struct client *c);
+bool client_has_key(const struct client *c);
 
 /* Begins an exchange: POST of `body` (not copied, must live until the end), or GET without one.
  * `path` begins with a slash. NULL without memory. */
@@ -83,6 +86,7 @@ void client_fetch(struct client *c, const char *path, const char *body, double s
 /* Lengths of loop turns that handled something, in us: how late an arrival may have been stamped at
  * worst. The client adds to it. */
 struct reservoir *client_turn_lengths(struct client *c);
+/* POSTs under way at once. */
 uint32_t client_most_streams(const struct client *c);
 
 #endif

@@ -16,7 +16,7 @@ struct exchange {
     int64_t sent, last; /* last: when something was heard of it */
     int fd;             /* of its connection; -1: not known yet */
     int status;
-    bool resent;
+    bool resent, is_post;
     char fault[CURL_ERROR_SIZE];
     char url[];
 };
@@ -38,6 +38,7 @@ struct client {
     CURLM *multi;
     struct curl_slist *headers;
     char *url, *ca_file;
+    bool has_key;
     int64_t connect_ms, silence, whole; /* ns but for the first; 0: no limit */
 
     int poll;  /* sockets, timer and watched descriptors, level-triggered: what has to be read */
@@ -57,8 +58,8 @@ struct client {
     uint32_t n_watched;
 
     struct exchange *exchanges;
-    uint32_t n_streams, most_streams;
-    uint64_t ended; /* exchanges so far */
+    uint32_t n_streams, n_posts, most_streams; /* most: of POSTs */
+    uint64_t ended;                            /* exchanges so far */
     CURL *idle[IDLE_HANDLES];
     size_t n_idle;
     struct reservoir turns;

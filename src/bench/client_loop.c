@@ -119,6 +119,7 @@ weir_status client_open(const struct client_options *o, struct client **out, wei
         return weir_fail(err, WEIR_NO_MEMORY, "client", "no memory");
     c->api = api;
     c->connect_ms = (int64_t)(o->connect_seconds * 1e3);
+    c->has_key = o->api_key != NULL;
     c->silence = (int64_t)(o->silence_seconds * 1e9);
     c->whole = (int64_t)(o->whole_seconds * 1e9);
     c->curl_due = INT64_MAX;
@@ -129,6 +130,9 @@ weir_status client_open(const struct client_options *o, struct client **out, wei
     c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     c->multi = api->multi_init();
     s = take_url(c, o->url, err);
+    if (!s && o->ca_file && access(o->ca_file, R_OK) != 0)
+        s = weir_fail(err, WEIR_BAD_FILE, "--ca", "%s cannot be read: %s", o->ca_file,
+                      strerror(errno));
     struct epoll_event e = {.events = EPOLLIN, .data.fd = c->timer};
     bool ok = c->poll >= 0 && c->edges >= 0 && c->timer >= 0 && c->multi &&
               epoll_ctl(c->poll, EPOLL_CTL_ADD, c->timer, &e) == 0 && take_headers(c, o->api_key) &&

@@ -7,17 +7,25 @@
 
 #define SECONDS 10
 
-/* GET as JSON; NULL: no 200, or no JSON. Kept in info under the path. */
-static json_t *ask(struct client *c, struct probe *p, const char *path, struct client_text *text) {
+/* GET as JSON; NULL: no 200, or no JSON. Kept in info under the path. `head`: how what came
+ * begins. */
+static json_t *ask_head(struct client *c, struct probe *p, const char *path,
+                        struct client_text *text, char *head, size_t cap) {
     client_fetch(c, path, NULL, SECONDS, text);
     json_t *v = text->ok && text->status == 200 && text->text
                     ? json_loadb(text->text, text->n, JSON_ALLOW_NUL, NULL)
                     : NULL;
     if (v)
         json_object_set(p->info, path, v);
+    if (cap > 0)
+        snprintf(head, cap, "%s", text->text ? text->text : "");
     free(text->text);
     text->text = NULL;
     return v;
+}
+
+static json_t *ask(struct client *c, struct probe *p, const char *path, struct client_text *text) {
+    return ask_head(c, p, path, text, NULL, 0);
 }
 
 static uint64_t positive(const json_t *v) {
@@ -100,21 +108,60 @@ static void read_info(struct probe *p, const json_t *info) {
         p->max_context = n > 0 ? n : positive(json_object_get(info, "context_length"));
 }
 
+static bool has(const char *text, const char *part) {
+    return strcasestr(text, part) != NULL;
+}
+
+/* One side speaks TLS and the other does not: libcurl and servers say so in many ways. */
+static const char *scheme_hint(const struct client *c, const struct client_text *t,
+                               const char *head) {
+    if (!strncmp(client_url(c), "https:", 6))
+        return !t->ok &&
+                       (has(t->message, "wrong version number") ||
+                        has(t->message, "unknown protocol") ||
+                        has(t->message, "packet length too long") ||
+                        has(t->message, "record layer failure") || has(t->message, "http request"))
+                   ? "; it does not speak TLS there: try http://"
+                   : "";
+    bool refused = t->ok && t->status == 400 && (has(head, "https") || has(head, "TLS"));
+    bool hung_up = !t->ok && (has(t->message, "Empty reply") || has(t->message, "HTTP/0.9") ||
+                              has(t->message, "reset by peer"));
+    return refused   ? "; it speaks TLS there: try https://"
+           : hung_up ? "; if it speaks TLS there, it is https://"
+                     : "";
+}
+
+/* The first answer says whether it is worth asking on. */
+static weir_status judge_first(const struct client *c, const struct client_text *t,
+                               const char *head, weir_error *err) {
+    const char *hint = scheme_hint(c, t, head);
+    if (!t->ok)
+        return weir_fail(err, WEIR_CLOSED, "--url", "the server does not answer: %s%s", t->message,
+                         hint);
+    if (*hint)
+        return weir_fail(err, WEIR_CLOSED, "--url", "status %d at /v1/models%s", t->status, hint);
+    if (t->status != 401 && t->status != 403)
+        return WEIR_OK;
+    return weir_fail(err, WEIR_BAD_VALUE, "--api-key",
+                     client_has_key(c)
+                         ? "the server refuses it: status %d at /v1/models"
+                         : "the server wants one and none was given: status %d at /v1/models",
+                     t->status);
+}
+
 weir_status probe_server(struct client *c, enum server_kind wanted, const char *model,
                          struct probe *out, weir_error *err) {
     struct client_text t;
     *out = (struct probe){.kind = wanted, .info = json_object()};
-    json_t *models = ask(c, out, "/v1/models", &t);
-    if (!t.ok) {
+    char head[256] = "";
+    json_t *models = ask_head(c, out, "/v1/models", &t, head, sizeof head);
+    weir_status s = judge_first(c, &t, head, err);
+    if (s) {
+        json_decref(models);
         probe_free(out);
-        return weir_fail(err, WEIR_CLOSED, "--url", "the server does not answer: %s", t.message);
+        return s;
     }
-    if (t.status == 401 || t.status == 403) {
-        probe_free(out);
-        return weir_fail(err, WEIR_BAD_VALUE, "--api-key",
-                         "the server refuses it: status %d at /v1/models", t.status);
-    }
-    weir_status s = read_models(out, models, model, err);
+    s = read_models(out, models, model, err);
     json_decref(models);
     if (s) {
         probe_free(out);

@@ -100,6 +100,7 @@ static weir_status open_all(struct replay *r, weir_error *err) {
         return s;
     copy_identity(r);
     r->max_context = o->max_context ? o->max_context : r->probe.max_context;
+    r->run->max_context = r->max_context;
     r->maker = (struct body_maker){
         .trace = o->trace,
         .server = r->probe.kind,
@@ -120,7 +121,7 @@ static weir_status open_all(struct replay *r, weir_error *err) {
                           err);
     if (!s)
         s = client_watch(r->client, composer_fd(r->composer), on_composed, r, err);
-    if (!s && !r->late)
+    if (!s && (!r->late || !r->held))
         s = weir_fail(err, WEIR_NO_MEMORY, "replay", "no memory");
     int64_t now = client_now();
     if (!s)
@@ -142,6 +143,8 @@ static void note_profiling(struct replay *r) {
     r->run->profiling_started = replay_unix(r, start);
     r->scrape.next = start;
     r->cpu_start = thread_cpu();
+    r->done = r->failed = 0;
+    r->window.n = 0;
     reservoir_clear(client_turn_lengths(r->client));
 }
 
@@ -166,6 +169,8 @@ static void show_progress(struct replay *r, int64_t now) {
     int64_t duration = o->open_loop ? o->arrivals.duration : o->lanes.duration;
     struct replay_progress p = {
         .phase = schedule_phase(r->schedule),
+        .model = r->probe.model,
+        .server = server_kind_name(r->probe.kind),
         .alive = schedule_alive(r->schedule),
         .in_flight = schedule_in_flight(r->schedule),
         .done = r->done,
@@ -271,6 +276,7 @@ static void note_end(struct replay *r) {
     }
     reservoir_distribution(client_turn_lengths(r->client), &run->overhead.turn_us);
     reservoir_distribution(r->late, &run->overhead.late_us);
+    reservoir_distribution(r->held, &run->overhead.held_ms);
     run->overhead.most_streams = client_most_streams(r->client);
     char text[400];
     if (reason[0])
@@ -289,6 +295,9 @@ weir_status replay_run(const struct replay_options *o, struct run *run, weir_err
     r.late = malloc(sizeof *r.late);
     if (r.late)
         reservoir_clear(r.late);
+    r.held = malloc(sizeof *r.held);
+    if (r.held)
+        reservoir_clear(r.held);
     run->started = replay_unix(&r, client_now());
     weir_status s = open_all(&r, err);
     if (!s) {
@@ -307,5 +316,6 @@ weir_status replay_run(const struct replay_options *o, struct run *run, weir_err
     words_free(&r.maker.words);
     text_free(&r.scrape.text);
     free(r.late);
+    free(r.held);
     return s;
 }

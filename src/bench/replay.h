@@ -14,10 +14,12 @@
 /* What a progress bar wants to know. */
 struct replay_progress {
     enum phase phase;
-    uint32_t alive, in_flight; /* session trees; calls */
-    uint64_t done, failed;     /* calls that have ended, in all phases */
-    double tokens_per_second;  /* prompt and answer, of the last seconds */
-    double seconds, left;      /* of profiling; left: NAN: not known */
+    const char *model, *server; /* as found */
+    uint32_t alive, in_flight;  /* session trees; calls */
+    uint64_t done, failed;      /* calls that have ended, of this phase: warm-up or profiling */
+    double tokens_per_second;   /* prompts of calls that ended and pieces of answers, of the last
+                                   seconds of this phase */
+    double seconds, left;       /* of profiling; left: NAN: not known */
 };
 
 struct replay_options {

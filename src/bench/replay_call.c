@@ -134,12 +134,8 @@ static void judge_out(struct flight_http *f, struct call_record *c) {
     } else {
         count_tokens(f, c);
     }
-    bool counted = c->out_source != COUNT_CHUNKS;
     if (c->out_expected > 0)
-        c->length_missed =
-            few || many ||
-            (counted ? c->out != c->out_expected
-                     : c->out > c->out_expected || !strcmp(a->finish_reason, "stop"));
+        c->length_missed = few || many || c->out != c->out_expected;
 }
 
 static void judge_in(struct flight_http *f, struct call_record *c) {
@@ -215,13 +211,13 @@ static void count_failure(struct replay *r, const struct call_record *c) {
     r->failed += failed;
     r->failures_in_a_row = failed ? r->failures_in_a_row + 1 : 0;
     if (failed && !r->first_failure[0])
-        snprintf(r->first_failure, sizeof r->first_failure, "%s: %.150s", c->error_type,
+        snprintf(r->first_failure, sizeof r->first_failure, "%s: %s", c->error_type,
                  c->error_message);
     uint32_t limit = FAILURES_IN_A_ROW;
     if (!r->o->open_loop && 2 * r->o->lanes.lanes > limit)
         limit = 2 * r->o->lanes.lanes;
     if (r->failures_in_a_row >= limit && !r->gone[0])
-        snprintf(r->gone, sizeof r->gone, "%u calls in a row failed, the last one with %s: %.120s",
+        snprintf(r->gone, sizeof r->gone, "%u calls in a row failed, the last one with %s: %s",
                  r->failures_in_a_row, c->error_type, c->error_message);
 }
 
@@ -231,8 +227,11 @@ static void on_sent(void *user, int64_t at) {
     struct flight_http *f = user;
     struct call_record *c = record_of(f);
     c->start = replay_unix(f->r, at);
-    if (c->phase >= PHASE_PROFILING)
-        reservoir_add(f->r->late, (double)(at - f->call.due) * 1e-3);
+    if (c->phase < PHASE_PROFILING)
+        return;
+    reservoir_add(f->r->late, (double)(at - f->could) * 1e-3);
+    if (f->r->o->open_loop && f->r->o->arrivals.most > 0)
+        reservoir_add(f->r->held, (double)(f->could - f->call.due) * 1e-6);
 }
 
 static void on_head(void *user, int status, int64_t at) {
@@ -241,6 +240,7 @@ static void on_head(void *user, int status, int64_t at) {
 }
 
 static void add_chunks(struct flight_http *f, uint32_t n, int64_t at) {
+    f->r->tokens += n;
     for (uint32_t i = 0; i < n; i++)
         if (!call_record_chunk(record_of(f), replay_unix(f->r, at)))
             f->r->failed_memory = true;
@@ -280,6 +280,13 @@ static void keep_answer(struct flight_http *f, bool ok) {
     talks_drop(&r->talks, f->call.play);
 }
 
+/* Who waits for the limit on calls in flight can go from now on. */
+static void note_freed(struct replay *r, int64_t at) {
+    uint32_t most = r->o->open_loop ? r->o->arrivals.most : 0;
+    if (most > 0 && schedule_in_flight(r->schedule) >= most)
+        r->freed = at;
+}
+
 static void on_ended(void *user, const struct exchange_end *end, int64_t at) {
     struct flight_http *f = user;
     struct replay *r = f->r;
@@ -292,9 +299,11 @@ static void on_ended(void *user, const struct exchange_end *end, int64_t at) {
     struct call_record *c = record_of(f);
     bool ok = !c->error_type[0];
     r->done++;
-    r->tokens += ok ? c->in + c->out : 0;
+    /* Pieces of the answer have been counted as they came. */
+    r->tokens += ok ? c->in + (c->out > c->n_chunks ? c->out - c->n_chunks : 0) : 0;
     count_failure(r, c);
     keep_answer(f, ok);
+    note_freed(r, at);
     schedule_done(r->schedule, f->call.ticket, at, ok ? CALL_OK : CALL_FAILED);
     free_flight(f);
 }
@@ -319,6 +328,7 @@ static struct flight_http *new_flight(struct replay *r, const struct call *call)
     if (!f)
         return NULL;
     *f = (struct flight_http){.r = r, .call = *call, .record = UINT32_MAX};
+    f->could = call->due > r->freed ? call->due : r->freed;
     f->answer.keep_text = r->keeps_text;
     r->flight[call->ticket] = f;
     return f;
@@ -346,6 +356,7 @@ static void describe(struct flight_http *f) {
 static void end_unsent(struct flight_http *f, enum call_end how, const char *type, int64_t now) {
     struct replay *r = f->r;
     r->done++;
+    note_freed(r, now);
     schedule_done(r->schedule, f->call.ticket, now, how);
     free_flight(f);
 }

@@ -10,6 +10,7 @@
 struct flight_http {
     struct replay *r;
     struct call call;
+    int64_t could;   /* when it could be sent at the earliest: due, or let go by the limit */
     uint32_t record; /* index in run.records, which move */
     struct exchange *exchange;
     struct answer answer;
@@ -52,7 +53,8 @@ struct replay {
     struct flight_http **flight; /* by ticket */
     uint32_t n_flights;
     struct flight_http *composing, *free_flights;
-    uint64_t sent, done, failed, tokens;
+    uint64_t sent, done, failed; /* done, failed: since profiling began */
+    uint64_t tokens;             /* of what has come in, answers under way included */
     uint32_t failures_in_a_row;
     bool failed_memory, keeps_text;
     char gone[256]; /* why the run was given up; "" while it goes on */
@@ -68,7 +70,8 @@ struct replay {
         int64_t next;
         uint32_t failures;
     } scrape;
-    struct reservoir *late;
+    struct reservoir *late, *held; /* us; ms. Held: by the limit on calls in flight */
+    int64_t freed;                 /* when a call at that limit ended last */
     int64_t cpu_start, profiling_start, last_sent; /* client's clock */
     struct rate_window window;
     int64_t progress_next;

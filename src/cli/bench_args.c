@@ -80,8 +80,8 @@ const struct option_spec bench_load_options[] = {
          "being on its own (locked)."),
     FLAG("unsafe-override", unsafe_override,
          "Allow other values of locked parameters; the result is marked invalid for AgentX."),
-    REAL("request-rate", "R", request_rate, 0, 1e6, NULL,
-         "Open loop: so many calls a second, whatever became of the others."),
+    REAL("request-rate", "R", request_rate, 0, HUGE_VAL, NULL,
+         "Open loop: so many calls a second, whatever became of the others; inf: all at once."),
     CHOICE("arrivals", "KIND", arrivals, "closed|recorded|fixed|poisson", "closed",
            "closed: lanes. Open loop: at the trace's times, evenly, or at random with "
            "--request-rate (which alone means poisson)."),
@@ -91,6 +91,7 @@ const struct option_spec bench_load_options[] = {
 
 const struct option_spec bench_server_options[] = {
     {.name = "url",
+     .alias = "base-url",
      .value = "URL",
      .type = OPTION_TEXT,
      .offset = AT(url),

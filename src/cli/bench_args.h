@@ -85,7 +85,9 @@ struct bench_job {
     char **overrides; /* locked parameters that differ */
     uint32_t n_overrides;
     bool open_loop, is_random;
+    double rate; /* calls a second; as many as can be told apart where all are to come at once */
 };
+#define BENCH_AT_ONCE 1e9
 /* bench_job.c. Reads the trace and checks the options against each other; *a must outlive it. */
 weir_status bench_job_open(const struct bench_args *a, struct bench_job *out, weir_error *err);
 void bench_job_close(struct bench_job *j);
@@ -97,6 +99,23 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
                           struct run *run, struct run_summary *summary, weir_error *err);
 /* Was Ctrl-C pressed? */
 bool bench_interrupted(void);
+
+/* bench_remarks.c. Adds warnings about figures that mislead: lengths that are not those asked for,
+ * time behind the last text, a short run. A workload of fixed lengths whose prompts came out
+ * otherwise gets their real length as its ISL. */
+void bench_remark(const struct bench_args *a, struct run *run, const struct run_summary *s);
+/* Do the figures of the run stand: something was kept, no more than RUN_MOST_FAILED failed, it was
+ * neither aborted nor cancelled? If not, *out says why in one line. */
+bool bench_stands(const struct run *run, const struct run_summary *s, char *out, size_t cap);
+
+/* bench_progress.c: a bar on a terminal; elsewhere a line at each phase and each minute. */
+struct bench_progress {
+    bool bar;
+    int phase;
+    double next; /* seconds of profiling at which the next line is due */
+};
+void bench_progress_begin(struct bench_progress *p, struct replay_options *o);
+void bench_progress_end(const struct bench_progress *p);
 
 /* bench_print.c: a summary of one run for a terminal, and the object of --json. */
 void bench_print(const struct run *run, const struct run_summary *s, const char *dir);

@@ -74,6 +74,7 @@ static weir_status check_workload(struct bench_job *j, weir_error *err) {
                          "is missing: how many calls arrive a second");
     if (has_rate && !(a->request_rate > 0))
         return weir_fail(err, WEIR_BAD_VALUE, "--request-rate", "must be above 0");
+    j->rate = isinf(a->request_rate) ? BENCH_AT_ONCE : a->request_rate;
     if (a->max_concurrency && !j->open_loop)
         return weir_fail(err, WEIR_BAD_VALUE, "--max-concurrency",
                          "belongs to the open loop; lanes are --concurrency");
@@ -99,6 +100,11 @@ static weir_status open_trace(struct bench_job *j, weir_error *err) {
                          &j->trace, err);
     else
         s = trace_read(a->trace, (enum trace_format)a->format, &options, &j->trace, err);
+    if (s == WEIR_BAD_FILE && !bench_given(a, "format") && err) {
+        size_t n = strlen(err->message);
+        snprintf(err->message + n, sizeof err->message - n,
+                 " (read as weka; --format says what it is)");
+    }
     return s ? s : tree_build(&j->trace, &j->tree, err);
 }
 
@@ -142,6 +148,11 @@ weir_status bench_job_open(const struct bench_args *a, struct bench_job *out, we
     if (!s) {
         count_answers(out);
         out->config = bench_config(a);
+        if (out->is_random)
+            json_object_set_new(out->config, "format", json_string("random"));
+        if (out->open_loop && a->arrivals == ARRIVALS_CLOSED)
+            json_object_set_new(out->config, "arrivals", json_string("poisson"));
+        json_object_set_new(out->config, "request-rate", json_real(out->rate));
     }
     if (s)
         bench_job_close(out);
@@ -185,28 +196,6 @@ static void release_signals(void) {
 }
 
 /* ------------------------------------------------------------------------------------- running */
-
-/* A bar where the end is known. */
-static void draw_bar(const struct replay_progress *p, char *out, size_t cap) {
-    enum { CELLS = 16 };
-    char cells[CELLS + 1] = "";
-    double part = p->seconds / (p->seconds + p->left);
-    for (int i = 0; i < CELLS; i++)
-        cells[i] = i < (int)(part * CELLS) ? '#' : '.';
-    snprintf(out, cap, " [%s] %.0f s left", cells, p->left);
-}
-
-static void show(void *user, const struct replay_progress *p) {
-    char bar[64] = "";
-    if (isfinite(p->left) && p->seconds + p->left > 0)
-        draw_bar(p, bar, sizeof bar);
-    fprintf(stderr,
-            "\r%s%s: %u alive, %u in flight, %" PRIu64 " done, %" PRIu64
-            " failed, %.0f tokens/s\x1b[K",
-            phase_name(p->phase), bar, p->alive, p->in_flight, p->done, p->failed,
-            p->tokens_per_second);
-    fflush(stderr);
-}
 
 static char *copy(const char *text) {
     return text ? strdup(text) : NULL;
@@ -267,6 +256,12 @@ static void fill_run(const struct bench_job *j, uint32_t concurrency, struct run
         run->overrides[run->n_overrides++] = strdup(j->overrides[i]);
 }
 
+/* One that --salt takes, so that a run can be made again. */
+static uint64_t drawn_salt(void) {
+    uint64_t salt = rng_entropy() >> 12;
+    return salt ? salt : 1;
+}
+
 static int64_t ns(double seconds) {
     return (int64_t)(seconds * 1e9);
 }
@@ -292,7 +287,7 @@ static void fill_load(const struct bench_job *j, uint32_t concurrency, struct re
     enum arrivals kind =
         a->arrivals == ARRIVALS_CLOSED ? ARRIVALS_POISSON : (enum arrivals)(a->arrivals - 1);
     o->arrivals = (struct arrivals_options){.kind = kind,
-                                            .rate = a->request_rate,
+                                            .rate = j->rate,
                                             .time_scale = a->time_scale,
                                             .seed = a->seed,
                                             .duration = duration,
@@ -308,7 +303,7 @@ static void fill_options(const struct bench_job *j, uint32_t concurrency,
     *o = (struct replay_options){.trace = &j->trace,
                                  .tree = &j->tree,
                                  .length_scale = a->length_scale,
-                                 .salt = a->salt ? a->salt : rng_entropy(),
+                                 .salt = a->salt ? a->salt : drawn_salt(),
                                  .warmup_grace = ns(a->warmup_grace),
                                  .client = {.url = a->url,
                                             .api_key = a->api_key,
@@ -340,23 +335,24 @@ static void fill_options(const struct bench_job *j, uint32_t concurrency,
 weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char *dir,
                           struct run *run, struct run_summary *summary, weir_error *err) {
     struct replay_options o;
+    struct bench_progress progress = {0};
     *run = (struct run){0};
     fill_run(j, j->open_loop ? j->args->max_concurrency : concurrency, run);
     fill_options(j, j->open_loop ? 0 : concurrency, &o);
-    const char *term = getenv("TERM");
-    bool bar = isatty(STDERR_FILENO) && term && strcmp(term, "dumb");
-    if (bar)
-        o.progress = show;
+    run->salt = o.salt;
     weir_status s = run_prepare(dir, err);
     if (s)
         return s;
+    if (!j->args->json || isatty(STDERR_FILENO))
+        bench_progress_begin(&progress, &o);
     catch_signals();
     s = replay_run(&o, run, err);
     release_signals();
-    if (bar)
-        fputs("\r\x1b[K", stderr);
+    bench_progress_end(&progress);
     if (!s)
         s = run_summarise(run, summary, err);
+    if (!s)
+        bench_remark(j->args, run, summary);
     if (!s)
         s = run_write(run, dir, err);
     weir_error trouble = {0};

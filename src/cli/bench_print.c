@@ -31,6 +31,7 @@ static void print_latency(const struct run_summary *s) {
     printf("  %-22s %12s %12s %12s %12s\n", "", "mean", "p50", "p90", "p99");
     row("TTFT", &s->ttft, 1e3, "ms");
     row("ITL", &s->itl, 1e3, "ms");
+    row("full-response ITL", &s->full_itl, 1e3, "ms");
     row("latency", &s->latency, 1e3, "ms");
     row("interactivity", &s->intvty, 1, "tokens/s/user");
     row("prompt", &s->in, 1, "tokens");
@@ -60,7 +61,7 @@ static void print_cache(const struct run *run, const struct run_summary *s) {
 }
 
 static void print_overhead(const struct client_overhead *o) {
-    printf("Client: %.1f %% of a core, at most %u streams\n", o->busy * 100, o->most_streams);
+    printf("Client: %.1f %% of a core, at most %u calls at once\n", o->busy * 100, o->most_streams);
     printf("  %-22s %12s %12s %12s %12s\n", "", "mean", "p50", "p99", "max");
     const struct {
         const char *name;
@@ -70,11 +71,68 @@ static void print_overhead(const struct client_overhead *o) {
         if (rows[i].d->n > 0)
             printf("  %-22s %12.1f %12.1f %12.1f %12.1f  us\n", rows[i].name, rows[i].d->mean,
                    rows[i].d->p50, rows[i].d->p99, rows[i].d->max);
+    const struct distribution *held = &o->held_ms;
+    if (held->n > 0)
+        printf("  %-22s %12.1f %12.1f %12.1f %12.1f  ms\n", "held by the limit", held->mean,
+               held->p50, held->p99, held->max);
+}
+
+/* How the calls were sent: the number of lanes alone says nothing of an open loop. */
+static void print_load(const struct run *run) {
+    const char *arrivals = json_string_value(json_object_get(run->config, "arrivals"));
+    double rate = json_number_value(json_object_get(run->config, "request-rate"));
+    if (!arrivals || !strcmp(arrivals, "closed")) {
+        printf("concurrency %u", run->concurrency);
+        return;
+    }
+    printf("open loop, %s arrivals", arrivals);
+    if (rate >= BENCH_AT_ONCE)
+        printf(", all at once");
+    else if (rate > 0)
+        printf(", %g calls/s", rate);
+    if (run->concurrency > 0)
+        printf(", at most %u in flight", run->concurrency);
+}
+
+/* Of each kind of error the number, the status and the first message. */
+static void print_errors(const struct run *run) {
+    struct {
+        const struct call_record *first;
+        uint32_t n;
+    } kind[2 * RUN_ERROR_TYPES];
+    uint32_t n = 0, others = 0;
+    for (uint32_t i = 0; i < run->n_records; i++) {
+        const struct call_record *c = &run->records[i];
+        if (c->phase < PHASE_PROFILING || !c->error_type[0] || c->was_cancelled)
+            continue;
+        uint32_t k = 0;
+        while (k < n && (kind[k].first->error_code != c->error_code ||
+                         strcmp(kind[k].first->error_type, c->error_type) != 0))
+            k++;
+        if (k == sizeof kind / sizeof *kind) {
+            others++;
+            continue;
+        }
+        if (k == n) {
+            kind[k].first = c;
+            kind[n++].n = 0;
+        }
+        kind[k].n++;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        const struct call_record *c = kind[k].first;
+        char name[48];
+        snprintf(name, sizeof name, c->error_code ? "%s %d" : "%s", c->error_type, c->error_code);
+        printf("  %-22s %12u  %s\n", name, kind[k].n, c->error_message);
+    }
+    if (others > 0)
+        printf("  %-22s %12u\n", "other", others);
 }
 
 void bench_print(const struct run *run, const struct run_summary *s, const char *dir) {
-    printf("%s on %s, concurrency %u: %u calls kept of %u profiled, %u of the warm-up\n",
-           run->dataset, run->subject.framework, run->concurrency, s->kept, s->profiled, s->warmup);
+    printf("%s on %s, ", run->dataset, run->subject.framework);
+    print_load(run);
+    printf(": %u calls kept of %u profiled, %u of the warm-up\n", s->kept, s->profiled, s->warmup);
     print_latency(s);
     value("total throughput", s->per_gpu_total, "tokens/s/GPU");
     value("output throughput", s->per_gpu_out, "tokens/s/GPU");
@@ -83,8 +141,7 @@ void bench_print(const struct run *run, const struct run_summary *s, const char 
     print_cache(run, s);
     printf("Errors: %u failed, %u skipped, %u cancelled, %u of another length than asked for\n",
            s->failed, s->skipped, s->cancelled, s->length_missed);
-    for (uint32_t i = 0; i < s->n_errors; i++)
-        printf("  %-22s %12u\n", s->errors[i].type, s->errors[i].n);
+    print_errors(run);
     print_overhead(&run->overhead);
     for (uint32_t i = 0; i < run->n_warnings; i++)
         printf("Warning: %s\n", run->warnings[i]);

@@ -8,6 +8,7 @@
 struct replay_args {
     struct bench_args bench;
     uint32_t concurrency;
+    bool given[1];
 };
 
 static const struct option_spec concurrency_option[] = {
@@ -28,13 +29,21 @@ static int run_replay(void *record, weir_error *err) {
     struct run_summary *summary = malloc(sizeof *summary);
     weir_status s = summary ? bench_job_open(&a->bench, &job, err)
                             : weir_fail(err, WEIR_NO_MEMORY, "replay", "no memory");
+    if (!s && job.open_loop && a->given[0]) {
+        s = weir_fail(err, WEIR_BAD_VALUE, "--concurrency",
+                      "belongs to the closed loop; the open loop has --max-concurrency");
+        bench_job_close(&job);
+    }
     if (!s) {
         s = bench_job_run(&job, a->concurrency, a->bench.out, &run, summary, err);
         if (!s && a->bench.json)
             s = io_print_json(bench_json(&run, summary, a->bench.out), err);
         else if (!s)
             bench_print(&run, summary, a->bench.out);
-        bool failed = run.abort_reason || run.was_cancelled;
+        char why[1024];
+        bool failed = !s && !bench_stands(&run, summary, why, sizeof why);
+        if (failed)
+            fprintf(stderr, "weir: bench replay: %s\n", why);
         run_free(&run);
         bench_job_close(&job);
         free(summary);
@@ -44,8 +53,8 @@ static int run_replay(void *record, weir_error *err) {
     return command_exit_status(err);
 }
 
-static const struct option_group replay_groups[] = {{"Point", concurrency_option, 1, 0, 0},
-                                                    BENCH_GROUPS};
+static const struct option_group replay_groups[] = {
+    {"Point", concurrency_option, 1, 0, offsetof(struct replay_args, given)}, BENCH_GROUPS};
 
 static const struct command_section replay_sections[] = {
     {"DESCRIPTION",
@@ -61,7 +70,9 @@ static const struct command_section replay_sections[] = {
      "exactly the recorded length where the server allows to ask for that (min_tokens, "
      "ignore_eos).\n\n"
      "Ctrl-C ends the run as cancelled and still writes its files; a second one ends the "
-     "program. The exit status is 1 for a run that was cancelled or aborted.\n\n"
+     "program. The exit status is 0 for a run whose figures stand, and 1, with a line on standard "
+     "error that says why, where nothing was kept, more than 10 % of the calls failed, or the run "
+     "was cancelled or aborted; its files are written all the same.\n\n"
      "Definitions of all metrics, the files and what makes a run valid: docs/bench.md."},
     {"JSON", "{\"out\", \"concurrency\", \"row\", \"summary\", \"inferencex\", \"warnings\"}: the "
              "directory, the flat row that charts use, and the objects that are also written to "

@@ -100,7 +100,7 @@ static void print_point(const struct run *run, const struct run_summary *s) {
     fflush(stdout);
 }
 
-/* One point; *bad: it was aborted or cancelled. */
+/* One point; *bad: its figures do not stand. */
 static weir_status run_point(const struct sweep_args *a, struct bench_job *job, uint32_t lanes,
                              json_t *points, json_t *summaries, bool *bad, weir_error *err) {
     char *dir = NULL, name[16];
@@ -123,9 +123,11 @@ static weir_status run_point(const struct sweep_args *a, struct bench_job *job, 
         json_array_append_new(points, bench_json(&run, summary, dir));
     else if (!s)
         print_point(&run, summary);
-    if (!s && run.abort_reason)
-        fprintf(stderr, "weir: concurrency %u: %s\n", lanes, run.abort_reason);
-    *bad |= !s && (run.abort_reason || run.was_cancelled);
+    char why[1024];
+    if (!s && !bench_stands(&run, summary, why, sizeof why)) {
+        fprintf(stderr, "weir: bench sweep: concurrency %u: %s\n", lanes, why);
+        *bad = true;
+    }
     run_free(&run);
     free(summary);
     free(dir);
@@ -144,6 +146,8 @@ static int run_sweep(void *record, weir_error *err) {
     if (job.open_loop)
         s = weir_fail(err, WEIR_BAD_VALUE, "--arrivals",
                       "a sweep is over lanes; the open loop has none: use `bench replay`");
+    if (!s)
+        s = run_prepare(a->bench.out, err);
     json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
     bool bad = false;
     if (!s && !points)
@@ -172,7 +176,9 @@ static const struct command_section sweep_sections[] = {
      "comparable; they are written anew behind each one, and `weir frontier` reads both. Points "
      "share seed and trace, so that each lane plays the same sessions.\n\n"
      "What earlier points left in the server's prefix cache is of no use to later ones only if "
-     "their seeds differ or the cache is emptied in between: --reset-cache."},
+     "their seeds differ or the cache is emptied in between: --reset-cache.\n\n"
+     "The exit status is 1, with a line on standard error for each such point, where nothing was "
+     "kept, more than 10 % of the calls failed, or a point was cancelled or aborted."},
     {"JSON", "{\"points\": [...]}, each as `weir bench replay --json` prints it."},
     {"EXAMPLES", "  weir bench sweep --trace sessions.jsonl --format weka --url "
                  "http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --reset-cache --out results"},

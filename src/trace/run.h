@@ -50,17 +50,21 @@ void server_sample_clear(struct server_sample *s); /* all NAN */
 struct client_overhead {
     struct distribution turn_us; /* length of a turn of the event loop: how late a chunk may have
                                     been stamped */
-    struct distribution late_us; /* sent behind the planned time */
+    struct distribution late_us; /* sent behind the time it could be: the planned one, or with a
+                                    limit on calls in flight the end of the one it waited for */
+    struct distribution held_ms; /* waited for that limit; n = 0: there was none */
     double busy;                 /* share of one core that the loop's thread used, 0..1 */
     uint32_t most_streams;
 };
 
 struct run {
     struct run_subject subject;
-    json_t *config; /* every option of the run by its name; what makes a run comparable */
-    json_t *server; /* what its info endpoints said, or NULL */
-    uint32_t concurrency;
+    json_t *config;       /* every option of the run by its name; what makes a run comparable */
+    json_t *server;       /* what its info endpoints said, or NULL */
+    uint32_t concurrency; /* lanes; open loop: the limit on calls in flight, 0: none */
+    uint64_t max_context; /* tokens of prompt and answer beyond which calls are skipped; 0: none */
     char *scenario, *dataset, *url;
+    uint64_t salt;     /* of the tokens of prompts, as drawn; 0: unknown */
     uint64_t isl, osl; /* of fixed-length workloads; 0: as the trace */
     double time_scale, length_scale;
     int64_t started, profiling_started, profiling_ended, ended; /* Unix time in ns */
@@ -85,11 +89,14 @@ struct call_record *run_record(struct run *r);
 bool run_warn(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum { RUN_REASONS = 16, RUN_ERROR_TYPES = 16 };
+/* Share of answered and failed calls above which the figures say nothing. */
+#define RUN_MOST_FAILED 0.10
 
 /* Everything that follows from a run. Rates and latencies over kept records only. */
 struct run_summary {
     uint32_t total, profiled, kept, warmup, failed, skipped, cancelled;
     uint32_t length_missed;
+    uint32_t assumed; /* answers counted as one token a chunk: nobody told their length */
     struct {
         char type[32];
         uint32_t n;
@@ -111,7 +118,7 @@ struct run_summary {
     double cached_share; /* of usage; NAN: the server does not tell */
     double coverage;     /* share of the profiling phase that TTFT and ITL observations span */
     bool valid;
-    char invalid[RUN_REASONS][96];
+    char invalid[RUN_REASONS][512];
     uint32_t n_invalid;
 };
 /* Why a run may not be set beside others, in one word: "cancelled", "aborted", "scaled" (in time or

@@ -80,6 +80,7 @@ static json_t *overhead_json(const struct client_overhead *c) {
     bool ok = o;
     json_put(o, "turn_us", distribution_json(&c->turn_us), &ok);
     json_put(o, "late_us", distribution_json(&c->late_us), &ok);
+    json_put(o, "held_ms", distribution_json(&c->held_ms), &ok);
     json_put(o, "busy", json_rounded(c->busy, DECIMALS), &ok);
     json_put(o, "most_streams", json_integer(c->most_streams), &ok);
     return json_done(o, ok);
@@ -115,6 +116,7 @@ static json_t *counts_json(const struct run_summary *s) {
     json_put(o, "skipped", json_integer(s->skipped), &ok);
     json_put(o, "cancelled", json_integer(s->cancelled), &ok);
     json_put(o, "length_missed", json_integer(s->length_missed), &ok);
+    json_put(o, "length_assumed", json_integer(s->assumed), &ok);
     return json_done(o, ok);
 }
 
@@ -139,6 +141,8 @@ json_t *run_config_json(const struct run *r, const struct run_summary *s) {
     for (int i = 0; i < RUN_TEXTS; i++)
         json_put(o, run_texts[i].name, json_text_or_null(*text_at(r, &run_texts[i])), &ok);
     json_put(o, "concurrency", json_count_or_null(r->concurrency), &ok);
+    json_put(o, "salt", json_count_or_null(r->salt), &ok);
+    json_put(o, "max_context", json_count_or_null(r->max_context), &ok);
     json_put(o, "isl", json_count_or_null(r->isl), &ok);
     json_put(o, "osl", json_count_or_null(r->osl), &ok);
     json_put(o, "time_scale", json_real(r->time_scale), &ok);
@@ -234,6 +238,7 @@ static void read_distribution(struct json_fields *f, const char *name, struct di
 static void read_overhead(struct json_fields *f, struct client_overhead *c) {
     read_distribution(f, "turn_us", &c->turn_us);
     read_distribution(f, "late_us", &c->late_us);
+    read_distribution(f, "held_ms", &c->held_ms);
     c->busy = json_field_number(f, "busy", false, NAN, 0, 1e6);
     c->most_streams = small_count(f, "most_streams");
 }
@@ -263,6 +268,8 @@ weir_status run_of_json(const json_t *object, const char *place, struct run *out
     out->config = config ? json_deep_copy(config) : NULL;
     out->server = server ? json_deep_copy(server) : NULL;
     out->concurrency = small_count(&f, "concurrency");
+    out->salt = (uint64_t)json_field_integer(&f, "salt", false, 0, 0, big);
+    out->max_context = (uint64_t)json_field_integer(&f, "max_context", false, 0, 0, big);
     out->isl = (uint64_t)json_field_integer(&f, "isl", false, 0, 0, big);
     out->osl = (uint64_t)json_field_integer(&f, "osl", false, 0, 0, big);
     out->time_scale = json_field_number(&f, "time_scale", false, 0, 0, 1e12);

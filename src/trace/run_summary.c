@@ -123,6 +123,7 @@ static void account(const struct call_record *r, struct run_summary *s) {
     if (call_record_counts(r)) {
         s->kept++;
         s->length_missed += r->length_missed;
+        s->assumed += r->out_source == COUNT_CHUNKS;
     } else if (r->was_cancelled || !strcmp(r->error_type, "cancelled")) {
         s->cancelled++;
     } else if (!r->skipped) {

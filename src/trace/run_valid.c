@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* Of AgentX; sources: docs/bench.md. */
-#define MOST_FAILED      0.10
 #define MOST_OVERFLOWED  0.01
+#define MOST_ASSUMED     0.01
 #define LEAST_COVERED    0.98
 #define LEAST_PROFILED_S 900.0
 
@@ -18,13 +18,10 @@ reason(struct run_summary *s, const char *format, ...) {
         snprintf(s->invalid[RUN_REASONS - 1], sizeof *s->invalid, "and others");
         return;
     }
-    char text[512];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
+    vsnprintf(s->invalid[s->n_invalid++], sizeof *s->invalid, format, ap);
     va_end(ap);
-    snprintf(s->invalid[s->n_invalid++], sizeof *s->invalid, "%.*s", (int)sizeof *s->invalid - 1,
-             text);
 }
 
 static double overflow_rate(const struct run *r, const struct run_summary *s) {
@@ -70,8 +67,13 @@ void run_judge(const struct run *r, struct run_summary *s) {
     if (rate > MOST_OVERFLOWED)
         reason(s, "context_overflow_rate: %.4f over %g", rate, MOST_OVERFLOWED);
     uint32_t ended = s->kept + s->failed;
-    if (ended && (double)s->failed / ended > MOST_FAILED)
-        reason(s, "failed_request_rate: %.4f over %g", (double)s->failed / ended, MOST_FAILED);
+    if (ended && (double)s->failed / ended > RUN_MOST_FAILED)
+        reason(s, "failed_request_rate: %.4f over %g", (double)s->failed / ended, RUN_MOST_FAILED);
+    if (s->kept && (double)s->assumed / s->kept > MOST_ASSUMED)
+        reason(s,
+               "answer_tokens_assumed: one token a chunk in %u of %u answers, the server did not "
+               "say how many",
+               s->assumed, s->kept);
     if (!(s->coverage >= LEAST_COVERED))
         reason(s, "insufficient_profile_metric_coverage: %.4f below %g",
                isfinite(s->coverage) ? s->coverage : 0.0, LEAST_COVERED);

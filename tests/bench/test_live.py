@@ -59,7 +59,7 @@ class Live(unittest.TestCase):
         cached = [r["weir"]["cached_tokens"] for r in records]
         self.assertGreaterEqual(sum(c >= 192 for c in cached), 9, cached)
         self.assertEqual(said["inferencex"]["server_metrics"]["adapter"], "weir")
-        self.assertEqual(said["warnings"], [])
+        self.assertEqual([w for w in said["warnings"] if "figures of so short a run" not in w], [])
 
     def test_sessions_find_their_own_prefixes_and_nobody_elses(self):
         args = ["--trace", TRACE, "--format", "weka", "--concurrency", "2", "--duration", "6", *SCALES]
@@ -113,7 +113,7 @@ class Live(unittest.TestCase):
             self.assertTrue(json.load(f)["was_cancelled"])
 
     def test_a_wrong_key_is_named(self):
-        done = subprocess.run([WEIR, "bench", "replay", "--url", self.url, "--api-key", "no", "--out", "/nowhere",
+        done = subprocess.run([WEIR, "bench", "replay", "--url", self.url, "--api-key", "no", "--out", self.dir.name,
                                "--random-input-len", "9"], capture_output=True, text=True, timeout=30)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--api-key: the server refuses it", done.stderr)

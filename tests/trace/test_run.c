@@ -349,6 +349,12 @@ static void a_run_is_invalid_for_each_reason(void **state) {
     valid_run(&r);
     r.records[50].skipped = true;
     expect_reason(&r, NULL); /* 0.01 is allowed */
+    valid_run(&r);
+    r.records[50].out_source = r.records[51].out_source = COUNT_CHUNKS;
+    expect_reason(&r, "answer_tokens_assumed: one token a chunk in 2 of 100 answers");
+    valid_run(&r);
+    r.records[50].out_source = COUNT_CHUNKS;
+    expect_reason(&r, NULL);
 }
 
 static void reasons_beyond_the_room_for_them_are_said_to_be_there(void **state) {

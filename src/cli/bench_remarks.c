@@ -1,0 +1,157 @@
+/* bench_remarks.c: what a reader of a run's figures has to know and would not see in them, as
+ * warnings; and whether there are figures at all. Called by bench_job.c and the commands. */
+#include "cli/bench_args.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A prompt or an answer off by more than this on average is another workload. */
+#define LENGTH_SLACK 0.02
+/* Of the answer's time: what may pass behind the last chunk with text. */
+#define TAIL_SHARE 0.10
+#define SHORT_S    30.0
+
+/* Means over the calls that count. */
+struct means {
+    double in_asked, in_got;   /* of calls whose prompt's length is known and told */
+    double out_asked, out_got; /* of those of another length */
+    uint32_t n_in, n_out, n_no_ttft, n_no_itl;
+};
+
+static void means_of(const struct run *run, struct means *m) {
+    *m = (struct means){0};
+    for (uint32_t i = 0; i < run->n_records; i++) {
+        const struct call_record *c = &run->records[i];
+        struct call_metrics t;
+        if (!call_record_counts(c))
+            continue;
+        if (c->in_source == COUNT_USAGE && c->in_expected > 0) {
+            m->in_asked += (double)c->in_expected;
+            m->in_got += (double)c->in;
+            m->n_in++;
+        }
+        if (c->length_missed) {
+            m->out_asked += (double)c->out_expected;
+            m->out_got += (double)c->out;
+            m->n_out++;
+        }
+        call_metrics_of(c, &t);
+        m->n_no_ttft += !(t.ttft > 0);
+        m->n_no_itl += c->out >= 2 && !(t.itl > 0);
+    }
+    m->in_asked /= m->n_in ? m->n_in : 1;
+    m->in_got /= m->n_in ? m->n_in : 1;
+    m->out_asked /= m->n_out ? m->n_out : 1;
+    m->out_got /= m->n_out ? m->n_out : 1;
+}
+
+/* Prompts of words have the length that was asked for only where the tokenizer is known. A workload
+ * of fixed lengths is then recorded under those it really had. */
+static void remark_prompts(const struct bench_args *a, const struct means *m, struct run *run) {
+    if (m->n_in == 0 || fabs(m->in_got / m->in_asked - 1) <= LENGTH_SLACK)
+        return;
+    run_warn(run, "prompts had %.1f tokens by the server's count where %.1f were asked for%s",
+             m->in_got, m->in_asked,
+             a->tokenizer ? ": its chat template comes on top, or it has another tokenizer"
+                          : "; --tokenizer makes chat prompts of exact length");
+    if (run->isl > 0)
+        run->isl = (uint64_t)llround(m->in_got);
+}
+
+static void remark_answers(const struct bench_args *a, const struct means *m, struct run *run,
+                           const struct run_summary *s) {
+    if (s->assumed > 0)
+        run_warn(run, "%u of %u answers were counted as one token a chunk, which need not be so%s",
+                 s->assumed, s->kept, a->tokenizer ? "" : "; --tokenizer counts their text");
+    if (m->n_out > 0)
+        run_warn(run,
+                 "%u answers had another length: %.1f tokens where %.1f were asked for, on "
+                 "average",
+                 m->n_out, m->out_got, m->out_asked);
+}
+
+static void remark_times(const struct means *m, struct run *run, const struct run_summary *s) {
+    if (s->itl.n > 0 && s->full_itl.mean > (1 + TAIL_SHARE) * s->itl.mean)
+        run_warn(run,
+                 "%.0f %% of the answers' time passed behind their last text: ITL %.3f ms leaves "
+                 "it out while its tokens count, full-response ITL is %.3f ms",
+                 (1 - s->itl.mean / s->full_itl.mean) * 100, s->itl.mean * 1e3,
+                 s->full_itl.mean * 1e3);
+    if (m->n_no_ttft > 0)
+        run_warn(run, "%u answers held no text: they have no TTFT, and means leave them out",
+                 m->n_no_ttft);
+    if (m->n_no_itl > m->n_no_ttft)
+        run_warn(run, "%u answers came in one piece: they have no ITL, and means leave them out",
+                 m->n_no_itl - m->n_no_ttft);
+    if (s->kept > 0 && s->duration < SHORT_S)
+        run_warn(run,
+                 "only %.1f s were measured: figures of so short a run vary from one to the next",
+                 s->duration);
+}
+
+void bench_remark(const struct bench_args *a, struct run *run, const struct run_summary *s) {
+    struct means m;
+    means_of(run, &m);
+    remark_prompts(a, &m, run);
+    remark_answers(a, &m, run, s);
+    remark_times(&m, run, s);
+}
+
+/* ------------------------------------------------------------------------------------- verdict */
+
+/* Why not one call counts, in a run that ran its course. */
+static void say_nothing_kept(const struct run *run, const struct run_summary *s, char *out,
+                             size_t cap) {
+    uint64_t longest = 0, in = 0;
+    for (uint32_t i = 0; i < run->n_records; i++) {
+        const struct call_record *c = &run->records[i];
+        if (c->skipped && c->in_expected + c->out_expected > longest) {
+            longest = c->in_expected + c->out_expected;
+            in = c->in_expected;
+        }
+    }
+    if (s->skipped > 0 && s->skipped == s->profiled)
+        snprintf(out, cap,
+                 "nothing was measured: all %u calls exceed the context of %" PRIu64
+                 " tokens (the longest has %" PRIu64 " and asks for %" PRIu64
+                 "); --max-context says otherwise, --length-scale makes them shorter",
+                 s->skipped, run->max_context, in, longest - in);
+    else if (s->profiled == 0 && s->warmup > 0)
+        snprintf(out, cap,
+                 "nothing was measured: all sessions ended in the warm-up, or none had a call due "
+                 "within the duration; --no-warmup begins at their start");
+    else if (s->profiled == 0)
+        snprintf(out, cap, "nothing was measured: no call was due within the duration");
+    else
+        snprintf(out, cap, "nothing was measured: of %u calls %u failed, %u were skipped",
+                 s->profiled, s->failed, s->skipped);
+}
+
+static const struct call_record *first_failure(const struct run *run) {
+    for (uint32_t i = 0; i < run->n_records; i++) {
+        const struct call_record *c = &run->records[i];
+        if (c->phase >= PHASE_PROFILING && c->error_type[0] && !c->was_cancelled)
+            return c;
+    }
+    return NULL;
+}
+
+bool bench_stands(const struct run *run, const struct run_summary *s, char *out, size_t cap) {
+    uint32_t ended = s->kept + s->failed;
+    const struct call_record *c = first_failure(run);
+    size_t n;
+    out[0] = 0;
+    if (run->abort_reason)
+        snprintf(out, cap, "aborted: %s", run->abort_reason);
+    else if (run->was_cancelled)
+        snprintf(out, cap, "cancelled after %u calls", s->kept);
+    else if (ended > 0 && (double)s->failed / ended > RUN_MOST_FAILED)
+        snprintf(out, cap, "%u of %u calls failed (at most %g %% may)", s->failed, ended,
+                 RUN_MOST_FAILED * 100);
+    else if (s->kept == 0)
+        say_nothing_kept(run, s, out, cap);
+    n = strlen(out);
+    if (n > 0 && c && !run->abort_reason && s->failed > 0 && n < cap)
+        snprintf(out + n, cap - n, "; the first: %s: %s", c->error_type, c->error_message);
+    return n == 0;
+}

@@ -1,0 +1,249 @@
+"""What `weir bench replay` says of servers and options with which its figures would mislead or be lost.
+
+usage: test_replay_says.py PATH_OF_weir [unittest arguments]
+"""
+import http.server
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+WEIR = sys.argv[1]
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, **how):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.how = {"per_chunk": 1, "usage": True, "share": 1.0, "tail": 0, "status": 200, "finish": True, "prompt": 0,
+                    "models": 200, "context": 100000, "delay": 0, "detail": "slow down", **how}
+        self.posts = 0
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    url = property(lambda self: "http://127.0.0.1:%d" % self.server_address[1])
+
+    def __exit__(self, *why):
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 0
+
+    def log_message(self, *args):
+        pass
+
+    def plain(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        how = self.server.how
+        if self.path == "/v1/models":
+            self.plain(how["models"], {"data": [{"id": "m", "max_model_len": how["context"]}]})
+        else:
+            self.plain(404, {})
+
+    def event(self, text):
+        data = b"data: " + text.encode() + b"\n\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def do_POST(self):
+        how = self.server.how
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.posts += 1
+        if how["status"] != 200 and self.server.posts > how.get("good", 0):
+            return self.plain(how["status"], {"error": {"message": how["detail"]}})
+        time.sleep(how["delay"])
+        want = int(body["max_tokens"] * how["share"])
+        prompt = how["prompt"] or len(body.get("prompt") or [])
+        self.wfile.write(HEAD)
+        for i in range(0, want, how["per_chunk"]):
+            if i:
+                time.sleep(0.001)
+            self.event(json.dumps({"choices": [{"index": 0, "text": "a" * how["per_chunk"]}]}))
+        time.sleep(how["tail"])
+        if how["finish"]:
+            last = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}
+            if how["usage"]:
+                last["usage"] = {"prompt_tokens": prompt, "completion_tokens": want}
+            self.event(json.dumps(last))
+            self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+class Says(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.out = os.path.join(self.dir.name, "out")
+
+    def tearDown(self):
+        self.dir.cleanup()
+
+    def weir(self, url, *args, status=0, random=True, command="replay", out=None):
+        lengths = ["--random-input-len", "64", "--random-output-len", "40", "--num-prompts", "12"] if random else []
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        done = subprocess.run([WEIR, "bench", command, "--url", url, "--out", out or self.out, "--no-history", *lengths, *args],
+                              capture_output=True, text=True, timeout=60, env=env)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.err = [line for line in done.stderr.splitlines() if line.startswith("weir: ")]
+        return done.stdout
+
+    def written(self):
+        with open(os.path.join(self.out, "run.json")) as f:
+            return json.load(f)
+
+    def test_chunks_taken_for_tokens_are_said_and_not_valid(self):
+        with Server(per_chunk=4, usage=False) as s:
+            said = self.weir(s.url)
+        self.assertIn("one token a chunk", said)
+        self.assertIn("--tokenizer", said)
+        self.assertIn("10.0 tokens where 40.0 were asked for", said)
+        self.assertIn("Valid: no", said)
+        run = self.written()
+        self.assertEqual(run["calls"]["length_missed"], 12)
+        self.assertTrue(any(r.startswith("answer_tokens_assumed") for r in run["validity"]["submission_invalid_reasons"]))
+        with Server(per_chunk=4) as s:
+            said = self.weir(s.url)
+        self.assertIn("Valid: yes", said)
+        self.assertNotIn("one token a chunk", said)
+
+    def test_time_behind_the_last_text_is_said(self):
+        with Server(tail=0.05) as s:
+            said = self.weir(s.url)
+        self.assertIn("full-response ITL", said)
+        self.assertIn("passed behind their last text", said)
+        with Server() as s:
+            self.assertNotIn("passed behind their last text", self.weir(s.url, "--random-output-len", "100"))
+
+    def test_prompts_of_another_length_are_said_and_recorded(self):
+        with Server(prompt=334) as s:
+            said = self.weir(s.url, "--endpoint", "chat", "--server", "vllm")
+        self.assertIn("334.0 tokens by the server's count where 64.0", said)
+        self.assertIn("--tokenizer", said)
+        self.assertEqual(self.written()["isl"], 334)
+
+    def test_half_answers_are_said(self):
+        with Server(share=0.5) as s:
+            self.assertIn("12 answers had another length: 20.0 tokens where 40.0", self.weir(s.url))
+
+    def test_a_place_that_cannot_be_written_is_found_before_the_first_call(self):
+        path = os.path.join(self.dir.name, "file")
+        open(path, "w").close()
+        for out in (path, "/proc/weir", path + "/below"):
+            for command in ("replay", "sweep"):
+                with Server() as s:
+                    self.weir(s.url, out=out, status=1, command=command)
+                    self.assertEqual(s.posts, 0)
+                self.assertEqual(len(self.err), 1)
+                self.assertIn(out.split("/")[1], self.err[0])
+
+    def test_runs_without_figures_fail_and_say_why(self):
+        with Server(context=70) as s:
+            self.weir(s.url, status=1)
+        self.assertEqual(len(self.err), 1)
+        for part in ("context of 70", "has 64 and asks for 40", "--max-context"):
+            self.assertIn(part, self.err[0])
+        with Server(finish=False) as s:
+            self.weir(s.url, status=1)
+        self.assertIn("12 of 12 calls failed", self.err[0])
+        self.assertIn("without a finish reason", self.err[0])
+        with Server(status=503, good=8) as s:
+            said = self.weir(s.url, "--request-rate", "200", status=1)
+        self.assertIn("4 of 12 calls failed", self.err[0])
+        self.assertIn("http 503", said)
+        with Server(status=503, good=11) as s:  # one of twelve is below the threshold
+            self.weir(s.url)
+        self.assertEqual(self.err, [])
+        with Server(finish=False) as s:
+            self.weir(s.url, "--concurrency", "1,2", status=1, command="sweep")
+        self.assertEqual(len(self.err), 2)
+
+    def test_sessions_that_end_in_the_warm_up_are_said(self):
+        trace = os.path.join(self.dir.name, "two.jsonl")
+        with open(trace, "w") as f:
+            for name in "ab":
+                call = {"t": 0, "type": "s", "in": 64, "out": 4, "hash_ids": [1], "api_time": 1}
+                f.write(json.dumps({"id": name, "requests": [call]}) + "\n")
+        with Server() as s:
+            self.weir(s.url, "--trace", trace, "--once", "--unsafe-override", random=False, status=1)
+        self.assertIn("ended in the warm-up", self.err[0])
+        self.assertIn("--no-warmup", self.err[0])
+
+    def test_reasons_are_stored_whole(self):
+        words = " ".join("word%02d" % i for i in range(16))
+        with Server(status=500, detail=words) as s:
+            self.weir(s.url, "--num-prompts", "200", status=1)
+        run = self.written()
+        self.assertIn(words, run["abort_reason"])
+        self.assertIn("aborted: " + run["abort_reason"], run["validity"]["submission_invalid_reasons"])
+        self.assertIn(run["abort_reason"], self.err[0])
+        with Server(status=500, detail="x" * 500) as s:
+            self.weir(s.url, status=1)
+        self.assertTrue(self.err[0].endswith("x..."), self.err[0])
+
+    def test_the_open_loop_is_named_and_its_limit_told_from_lateness(self):
+        with Server(delay=0.03) as s:
+            said = self.weir(s.url, "--request-rate", "400", "--max-concurrency", "1", "--json")
+            self.weir(s.url, "--request-rate", "400", "--concurrency", "3", status=2)
+            self.assertIn("--max-concurrency", self.err[0])
+        client = self.written()["client"]
+        self.assertGreater(client["held_ms"]["max"], 200)
+        self.assertLess(client["late_us"]["p50"], 20000)
+        with Server() as s:
+            said = self.weir(s.url, "--request-rate", "400", "--max-concurrency", "5")
+            self.assertIn("open loop, poisson arrivals, 400 calls/s, at most 5 in flight", said)
+            self.assertIn("held by the limit", said)
+            self.assertNotIn("concurrency 0", said)
+            said = self.weir(s.url, "--request-rate", "inf")
+            self.assertIn("open loop, poisson arrivals, all at once", said)
+
+    def test_a_run_can_be_made_again(self):
+        with Server() as s:
+            self.weir(s.url)
+            salt = self.written()["salt"]
+            self.assertGreater(salt, 0)
+            self.weir(s.url, "--salt", str(salt))
+        run = self.written()
+        self.assertEqual(run["salt"], salt)
+        self.assertEqual(run["config"]["format"], "random")
+
+    def test_what_is_wrong_with_url_key_or_format_is_named(self):
+        with Server(models=401) as s:
+            self.weir(s.url, status=2)
+            self.assertIn("none was given", self.err[0])
+            self.weir(s.url, "--api-key", "k", status=2)
+            self.assertIn("refuses it", self.err[0])
+            self.weir(s.url.replace("http", "https"), status=1)
+            self.assertIn("try http://", self.err[0])
+            self.weir(s.url, "--ca", "/nowhere.pem", status=1)
+            self.assertTrue(self.err[0].startswith("weir: --ca: "), self.err[0])
+        csv = os.path.join(self.dir.name, "a.csv")
+        with open(csv, "w") as f:
+            f.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        self.weir("http://127.0.0.1:1", "--trace", csv, random=False, status=1)
+        self.assertIn("read as weka; --format", self.err[0])
+
+    def test_phases_are_said_where_there_is_no_terminal(self):
+        with Server() as s:
+            done = subprocess.run([WEIR, "bench", "replay", "--base-url", s.url, "--out", self.out, "--no-history",
+                                   "--random-input-len", "64", "--random-output-len", "40", "--num-prompts", "4"],
+                                  capture_output=True, text=True, timeout=60)
+        self.assertIn("m on openai: profiling", done.stderr)
+        self.assertLess(len(done.stderr.splitlines()), 4)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[2:], verbosity=1)
