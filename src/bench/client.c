@@ -8,6 +8,7 @@
 #include <time.h>
 
 enum { TEXT_LIMIT = 64 << 20 };
+#define LOOK_AGE 50000 /* ns; what came within it after a look is stamped that much too early */
 
 int64_t client_now(void) {
     struct timespec t;
@@ -15,29 +16,26 @@ int64_t client_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The connection that the exchange is on: it may be one that others used before. */
-static void learn_socket(struct exchange *x) {
-    curl_socket_t fd = CURL_SOCKET_BAD;
-    x->client->api->easy_getinfo(x->easy, CURLINFO_ACTIVESOCKET, &fd);
-    x->fd = fd == CURL_SOCKET_BAD ? -1 : (int)fd;
-}
-
 int64_t client_stamp(struct client *c, struct exchange *x) {
     bool is_read = x->fd >= 0 && x->fd == c->reading;
-    int64_t at = is_read ? c->arrival : client_take_edge(c, x->fd);
-    if (is_read && at < x->last)
-        at = c->waited;
-    return at < x->last ? client_now() : at;
+    int64_t now = client_now();
+    if (!is_read) {
+        int64_t at = client_take_edge(c, x->fd);
+        return at < x->last ? now : at;
+    }
+    /* Pieces behind the first may have come while it waited, or since the last look. */
+    if (!c->is_first && c->arrival < c->newest)
+        c->arrival = c->newest;
+    if (!c->is_first && now - c->looked > LOOK_AGE)
+        c->arrival = now;
+    c->is_first = false;
+    int64_t at = c->arrival < x->last ? c->waited : c->arrival;
+    return at < x->last ? now : at;
 }
 
 static int on_prereq(void *user, char *remote_ip, char *local_ip, int remote_port, int local_port) {
     struct exchange *x = user;
     x->resent = x->sent != 0;
-    /* Whatever was seen on this connection before belongs to an earlier exchange. */
-    learn_socket(x);
-    client_take_edge(x->client, x->fd);
-    if (x->client->reading == x->fd)
-        x->client->reading = -1;
     int64_t now = client_now();
     if (!x->sent) {
         x->sent = x->last = now;

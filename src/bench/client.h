@@ -3,7 +3,7 @@
  *
  * Times are int64_t ns of CLOCK_MONOTONIC. An arrival is stamped when its socket was first seen to
  * be readable, not when its turn to be read came: sockets that wait while others are read are
- * looked at again every few reads. */
+ * looked at again before each read. */
 #ifndef WEIR_BENCH_CLIENT_H
 #define WEIR_BENCH_CLIENT_H
 

@@ -14,16 +14,17 @@ struct exchange {
     void *user;
     struct exchange *next, **back;
     int64_t sent, last; /* last: when something was heard of it */
-    int fd;             /* of its connection; -1: not known yet */
+    int fd;             /* that libcurl waits for; -1: none yet */
     int status;
     bool resent, is_post;
     char fault[CURL_ERROR_SIZE];
     char url[];
 };
 
-/* When a descriptor was first seen to be readable since it was last read. */
+/* When a descriptor was first seen to be readable since it was last read, and when something new
+ * came while that waited. */
 struct edge {
-    int64_t at;
+    int64_t at, newest;
     uint64_t turn;
 };
 
@@ -47,6 +48,9 @@ struct client {
     int64_t curl_due;  /* when libcurl wants to be called; INT64_MAX: never */
     int64_t timer_set; /* what the timer stands at */
     int64_t arrival;   /* stamp of what is being read from `reading` */
+    int64_t newest;    /* of what is read behind the first piece of it */
+    int64_t looked;    /* when edges were last looked at */
+    bool is_first;     /* piece of this read */
     int64_t waited;    /* when the last wait ended */
     int reading;       /* descriptor being read; -1: libcurl does its own work */
     int64_t limits_checked;

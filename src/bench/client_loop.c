@@ -1,10 +1,10 @@
 /* client_loop.c: opens a client and waits for its sockets.
  * Two epoll descriptors watch the same sockets. The level-triggered one says what has to be read.
- * The edge-triggered one is emptied every few reads, at a microsecond apiece: it says which sockets
- * have received something new since, so that a chunk that waits behind many others carries the time
- * it came and not the time its turn came. An edge counts in its own turn and in the next one alone,
- * and only if that one had not to wait: one whose data had been read before it was noticed would
- * otherwise be taken for later data. */
+ * The edge-triggered one is emptied before each read, at a microsecond apiece: it says which
+ * sockets have received something new since, so that a chunk that waits behind many others carries
+ * the time it came and not the time its turn came. An edge counts in its own turn and in the next
+ * one alone, and only if that one had not to wait: one whose data had been read before it was
+ * noticed would otherwise be taken for later data. */
 #include "bench/client_inside.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { EVENTS = 1024, READS_BETWEEN_LOOKS = 8 };
+enum { EVENTS = 1024 };
 #define LIMITS_EVERY 50000000 /* ns */
 
 static int on_timer(CURLM *multi, long ms, void *user) {
@@ -41,6 +41,11 @@ static bool room_for(struct client *c, int fd) {
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *user, void *known) {
     struct client *c = user;
     struct epoll_event e = {.data.fd = fd};
+    struct exchange *x = NULL;
+    c->api->easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&x);
+    /* libcurl's own handles, which close what nobody uses, are of no exchange. */
+    if (x && what != CURL_POLL_REMOVE)
+        x->fd = fd;
     if (what == CURL_POLL_REMOVE || !room_for(c, fd)) {
         epoll_ctl(c->poll, EPOLL_CTL_DEL, fd, &e);
         epoll_ctl(c->edges, EPOLL_CTL_DEL, fd, &e);
@@ -176,12 +181,14 @@ void client_close(struct client *c) {
 static void look(struct client *c) {
     struct epoll_event e[EVENTS];
     int n = epoll_wait(c->edges, e, EVENTS, 0);
-    int64_t now = n > 0 ? client_now() : 0;
+    int64_t now = client_now();
+    c->looked = now;
     for (int i = 0; i < n; i++) {
         struct edge *edge = &c->edge[e[i].data.fd];
         if (edge->at && edge->turn + 1 >= c->turn)
-            continue; /* what came first still waits */
-        *edge = (struct edge){now, c->turn};
+            edge->newest = now; /* what came first still waits */
+        else
+            *edge = (struct edge){now, now, c->turn};
     }
 }
 
@@ -221,7 +228,9 @@ static void read_socket(struct client *c, const struct epoll_event *e, int64_t n
     int mask = 0;
     int64_t edge = client_take_edge(c, fd);
     c->arrival = edge && edge <= now ? edge : now;
+    c->newest = edge ? c->edge[fd].newest : now;
     c->reading = fd;
+    c->is_first = true;
     if (e->events & EPOLLIN)
         mask |= CURL_CSELECT_IN;
     if (e->events & EPOLLOUT)
@@ -270,7 +279,7 @@ int64_t client_turn(struct client *c, int64_t until) {
             if (read(c->timer, &times, sizeof times) < 0)
                 continue; /* it was moved meanwhile */
         } else if (!is_watched(c, e[i].data.fd)) {
-            if (sockets > 0 && sockets % READS_BETWEEN_LOOKS == 0)
+            if (sockets > 0)
                 look(c);
             /* A socket that was first seen after the wait cannot be in this list. */
             read_socket(c, &e[i], now);
