@@ -8,7 +8,11 @@
 #include <string.h>
 
 uint32_t run_gpus(const struct run_subject *s) {
-    return (s->tp ? s->tp : 1) * (s->pp ? s->pp : 1) * (s->pcp ? s->pcp : 1);
+    const uint32_t factor[] = {s->tp, s->pp, s->pcp};
+    uint64_t n = 1;
+    for (int i = 0; i < 3 && n <= UINT32_MAX; i++)
+        n *= factor[i] ? factor[i] : 1;
+    return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
 }
 
 void server_sample_clear(struct server_sample *s) {

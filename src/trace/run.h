@@ -26,7 +26,7 @@ struct run_subject {
     bool dp_attention, disagg, is_multinode;
     double allocated_dram_gb; /* NAN: unknown */
 };
-/* TP x PP x PCP. */
+/* TP x PP x PCP, UINT32_MAX where that is more. */
 uint32_t run_gpus(const struct run_subject *s);
 
 /* Counters of a server at one moment; NAN: it does not tell. */
