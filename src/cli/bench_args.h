@@ -118,6 +118,7 @@ void bench_progress_begin(struct bench_progress *p, struct replay_options *o);
 void bench_progress_end(const struct bench_progress *p);
 
 /* bench_print.c: a summary of one run for a terminal, and the object of --json. */
+/* dir NULL: it was not written. */
 void bench_print(const struct run *run, const struct run_summary *s, const char *dir);
 json_t *bench_json(const struct run *run, const struct run_summary *s, const char *dir);
 

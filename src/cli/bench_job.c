@@ -349,12 +349,17 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
     s = replay_run(&o, run, err);
     release_signals();
     bench_progress_end(&progress);
+    run_clean(run);
     if (!s)
         s = run_summarise(run, summary, err);
     if (!s)
         bench_remark(j->args, run, summary);
-    if (!s)
+    if (!s) {
         s = run_write(run, dir, err);
+        /* The disk may have filled up meanwhile: what was measured is at least seen. */
+        if (s && !j->args->json)
+            bench_print(run, summary, NULL);
+    }
     weir_error trouble = {0};
     if (!s && !j->args->no_history && store_record(j->args->history, run, summary, dir, &trouble))
         fprintf(stderr, "weir: not in the history: %s: %s\n", trouble.where, trouble.message);

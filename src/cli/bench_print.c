@@ -148,7 +148,8 @@ void bench_print(const struct run *run, const struct run_summary *s, const char 
     printf("Valid: %s\n", s->valid ? "yes" : "no");
     for (uint32_t i = 0; i < s->n_invalid; i++)
         printf("  %s\n", s->invalid[i]);
-    printf("Files: %s\n", dir);
+    if (dir)
+        printf("Files: %s\n", dir);
 }
 
 json_t *bench_json(const struct run *run, const struct run_summary *s, const char *dir) {

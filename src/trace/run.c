@@ -89,6 +89,26 @@ struct call_record *run_record(struct run *r) {
     return c;
 }
 
+static void clean(char *text) {
+    for (unsigned char *p = (unsigned char *)text; p && *p; p++)
+        if (*p < 0x20 || *p == 0x7f)
+            *p = '?';
+}
+
+void run_clean(struct run *r) {
+    struct run_subject *s = &r->subject;
+    char *const texts[] = {s->hardware,     s->framework,       s->framework_version,
+                           s->model,        s->model_prefix,    s->image,
+                           s->precision,    s->spec_decoding,   s->kv_offloading,
+                           s->offload_name, s->offload_version, s->label,
+                           r->scenario,     r->dataset,         r->url,
+                           r->abort_reason, r->metrics_adapter};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        clean(texts[i]);
+    for (uint32_t i = 0; i < r->n_warnings; i++)
+        clean(r->warnings[i]);
+}
+
 bool run_warn(struct run *r, const char *format, ...) {
     char *text = NULL;
     va_list ap;

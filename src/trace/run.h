@@ -86,6 +86,9 @@ struct run {
 void run_free(struct run *r);
 /* The next record, zeroed; NULL without memory. */
 struct call_record *run_record(struct run *r);
+/* Names come from servers, files and options, and are printed on terminals and into tables: control
+ * characters in the texts of a run become '?'. */
+void run_clean(struct run *r);
 bool run_warn(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum { RUN_REASONS = 16, RUN_ERROR_TYPES = 16 };

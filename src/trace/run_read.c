@@ -197,5 +197,7 @@ weir_status run_read(const char *dir, struct run *out, weir_error *err) {
     json_decref(g.names.at);
     if (s)
         run_free(out);
+    else
+        run_clean(out);
     return s;
 }

@@ -435,6 +435,14 @@ static void faulty_records_are_refused_by_file_line_and_field(void **state) {
     refuse("{\"metadata\":{\n", "jsonl:1", "not valid JSON");
 }
 
+static void names_that_drive_a_terminal_are_read_without_control_characters(void **state) {
+    struct run r = {.subject.model = strdup("m\x1b[31mred\n"), .subject.label = strdup("a\tb")};
+    run_clean(&r);
+    assert_string_equal(r.subject.model, "m?[31mred?");
+    assert_string_equal(r.subject.label, "a?b");
+    run_free(&r);
+}
+
 static void a_directory_without_records_is_refused(void **state) {
     struct run r;
     weir_error err = {0};
@@ -507,6 +515,7 @@ int main(void) {
         cmocka_unit_test(reasons_beyond_the_room_for_them_are_said_to_be_there),
         cmocka_unit_test(records_of_other_tools_are_read_without_their_gaps),
         cmocka_unit_test(faulty_records_are_refused_by_file_line_and_field),
+        cmocka_unit_test(names_that_drive_a_terminal_are_read_without_control_characters),
         cmocka_unit_test(a_directory_without_records_is_refused),
         cmocka_unit_test(hits_are_counted_within_a_play_in_order_of_sending),
     };
