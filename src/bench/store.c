@@ -67,25 +67,41 @@ static weir_status ask(struct store *s, const char *sql, int64_t *out, weir_erro
     return status;
 }
 
-static weir_status check_schema(struct store *s, bool *is_new, weir_error *err) {
-    int64_t version = 0, id = 0, tables = 0;
-    weir_status status = ask(s, "PRAGMA user_version", &version, err);
-    if (!status)
-        status = ask(s, "PRAGMA application_id", &id, err);
-    if (!status)
-        status = ask(s, "SELECT count(*) FROM sqlite_master", &tables, err);
+struct marks {
+    int64_t version, id, tables;
+};
+
+/* All three as of one moment: another process may be setting the file up. */
+static weir_status read_marks(struct store *s, struct marks *m, weir_error *err) {
+    bool alone = sqlite3_get_autocommit(s->db);
+    weir_status status = alone ? run_sql(s, "BEGIN", "cannot be read", err) : WEIR_OK;
     if (status)
         return status;
-    *is_new = version == 0 && id == 0 && tables == 0;
+    status = ask(s, "PRAGMA user_version", &m->version, err);
+    if (!status)
+        status = ask(s, "PRAGMA application_id", &m->id, err);
+    if (!status)
+        status = ask(s, "SELECT count(*) FROM sqlite_master", &m->tables, err);
+    if (alone)
+        sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return status;
+}
+
+static weir_status check_schema(struct store *s, bool *is_new, weir_error *err) {
+    struct marks m = {0};
+    weir_status status = read_marks(s, &m, err);
+    if (status)
+        return status;
+    *is_new = m.version == 0 && m.id == 0 && m.tables == 0;
     if (*is_new)
         return WEIR_OK;
-    if (id != STORE_ID)
+    if (m.id != STORE_ID)
         return weir_fail(err, WEIR_BAD_FILE, s->path,
                          "is a database of another program; name another file with --history");
-    if (version != STORE_SCHEMA)
+    if (m.version != STORE_SCHEMA)
         return weir_fail(err, WEIR_BAD_FILE, s->path,
                          "was written by a newer weir (schema %" PRId64 ", this one knows %d)",
-                         version, STORE_SCHEMA);
+                         m.version, STORE_SCHEMA);
     return WEIR_OK;
 }
 
