@@ -253,7 +253,11 @@ static void a_prompt_counts_once_for_all_its_choices(void **state) {
  * prompts
  */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { LONG = 1100 };
+#else
 enum { LONG = 2000 };
+#endif
 
 static void long_prompt(int32_t ids[LONG]) {
     for (int i = 0; i < LONG; i++)
