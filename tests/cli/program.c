@@ -172,7 +172,8 @@ void fails(int status, const char *line, const char *part) {
 json_t *run_json(const char *input, const char *line) {
     json_error_t fault;
     run(input, line);
-    json_t *value = json_loadb(last.out, last.out_bytes, JSON_REJECT_DUPLICATES, &fault);
+    json_t *value =
+        json_loadb(last.out, last.out_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     if (!value)
         fail_msg("`weir %s` (%d) printed no single JSON object: %s\n%s\n%s", line, last.status,
                  fault.text, last.out, last.err);
