@@ -236,10 +236,6 @@ bool client_has_key(const struct client *c) {
     return c->has_key;
 }
 
-uint32_t client_streams(const struct client *c) {
-    return c->n_streams;
-}
-
 uint32_t client_most_streams(const struct client *c) {
     return c->most_streams;
 }

@@ -69,8 +69,6 @@ weir_status client_watch(struct client *c, int fd, void (*ready)(void *user), vo
  * after the wait. A signal ends the wait too. */
 int64_t client_turn(struct client *c, int64_t until);
 
-uint32_t client_streams(const struct client *c);
-
 /* One whole exchange: waits for its end. *text is the body (NUL behind it), freed with free(); NULL
  * where none came. Not within a callback. */
 struct client_text {

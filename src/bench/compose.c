@@ -29,7 +29,6 @@ struct composer {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     struct job *first, **last;
-    struct composer_counts counts;
 };
 
 static bool is_same(const struct job *j, const struct call *call) {
@@ -106,8 +105,6 @@ static void *work(void *user) {
             eventfd_write(c->event, 1);
             make_room(c);
         }
-        if (c->ready_bytes > c->counts.most_bytes)
-            c->counts.most_bytes = c->ready_bytes;
         pthread_cond_broadcast(&c->done);
     }
     pthread_mutex_unlock(&c->lock);
@@ -194,13 +191,11 @@ bool composer_take(struct composer *c, const struct call *call, const struct tal
     bool ready = !j || j->state == JOB_READY;
     if (ready && j) {
         *out = j->body;
-        c->counts.ahead += !j->is_wanted;
         unlink_job(c, j);
         free(j);
         pthread_cond_signal(&c->work);
     } else if (j && !j->is_wanted) {
         j->is_wanted = true;
-        c->counts.late++;
         pthread_cond_signal(&c->work);
     }
     pthread_mutex_unlock(&c->lock);
@@ -227,11 +222,4 @@ void composer_forget(struct composer *c, uint64_t play) {
             pthread_cond_wait(&c->done, &c->lock);
     }
     pthread_mutex_unlock(&c->lock);
-}
-
-struct composer_counts composer_counts(struct composer *c) {
-    pthread_mutex_lock(&c->lock);
-    struct composer_counts n = c->counts;
-    pthread_mutex_unlock(&c->lock);
-    return n;
 }

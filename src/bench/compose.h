@@ -25,10 +25,4 @@ bool composer_take(struct composer *c, const struct call *call, const struct tal
 /* Drops what was foreseen for a play, so that nothing reads its talk any more. */
 void composer_forget(struct composer *c, uint64_t play);
 
-struct composer_counts {
-    uint64_t ahead, late; /* taken at once, had to be waited for */
-    size_t most_bytes;    /* that waited to be taken */
-};
-struct composer_counts composer_counts(struct composer *c);
-
 #endif
