@@ -6,12 +6,17 @@
 #include "trace/distribution.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #define BOUND_MS 1.0
 
 /* Whatever else runs on the machine makes times longer, and nothing makes a client that is wrong
- * right by chance: it has so many goes to be within its bounds once. */
+ * right by chance: it has so many goes to be within its bounds once. A machine that disturbed every
+ * one of them, as a clock beside the client and the mock itself saw, leaves nothing to judge: the
+ * test then counts as skipped. */
 enum { GOES = 8 };
 
 /* Sanitizers make client and mock several times slower; nobody measures with them. Then times are
@@ -40,6 +45,50 @@ struct both {
 
 static double ms(int64_t ns) {
     return (double)ns * 1e-6;
+}
+
+/* A clock that does nothing but wake every millisecond on the client's processors: how late it
+ * wakes is the machine's doing and not the client's. */
+struct control {
+    pthread_t thread;
+    _Atomic bool stop;
+    struct values late_us;
+};
+
+static void *control_main(void *arg) {
+    struct control *c = arg;
+    struct timespec at, now;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    while (!atomic_load(&c->stop)) {
+        at.tv_nsec += 1000000;
+        at.tv_sec += at.tv_nsec / 1000000000;
+        at.tv_nsec %= 1000000000;
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        values_add(&c->late_us, (double)(now.tv_sec - at.tv_sec) * 1e6 +
+                                    (double)(now.tv_nsec - at.tv_nsec) * 1e-3);
+    }
+    return NULL;
+}
+
+/* One run; the 90th percentile of the control's lateness in microseconds. */
+static double run_controlled(struct rig *rig) {
+    struct control c = {0};
+    struct distribution late;
+    assert_int_equal(pthread_create(&c.thread, NULL, control_main, &c), 0);
+    rig_run(rig);
+    atomic_store(&c.stop, true);
+    pthread_join(c.thread, NULL);
+    distribution_of(&c.late_us, &late);
+    values_free(&c.late_us);
+    print_message("  a clock beside the client woke late by p50 %.1f p90 %.1f us\n", late.p50,
+                  late.p90);
+    return late.p90;
+}
+
+/* Late wakings of a quarter of the bound: nobody could have kept it. */
+static bool was_disturbed(double control_us, const struct distribution *mock_us) {
+    return control_us > BOUND_MS * 250 || mock_us->p90 > BOUND_MS * 250;
 }
 
 /* What the mock did, as the client should have seen it. */
@@ -140,10 +189,11 @@ static void latencies_are_within_a_millisecond_of_the_truth_at_64_lanes(void **s
     struct rig rig;
     rig_start(&rig, mock);
     rig_random(&rig, 64, 256, 300, 50, 0.5);
+    bool disturbed = true; /* every time */
     for (int go = 0;; go++) {
         struct both b;
         struct distribution mock_us;
-        rig_run(&rig);
+        double control_us = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 256);
         compare(&rig, &b);
         double worst = worst_difference(&b);
@@ -152,8 +202,13 @@ static void latencies_are_within_a_millisecond_of_the_truth_at_64_lanes(void **s
         free_both(&b);
         if (worst <= BOUND_MS || !JUDGES_TIMES)
             break;
-        if (go == GOES - 1)
+        disturbed &= was_disturbed(control_us, &mock_us);
+        if (go == GOES - 1) {
+            rig_free(&rig);
+            if (disturbed)
+                skip();
             fail_msg("off by %.3f ms; the bound is %.1f ms", worst, BOUND_MS);
+        }
         print_message("DISTURBED: the client was off by %.3f ms, the mock late by %.3f ms (p99); "
                       "once more\n",
                       worst, mock_us.p99 * 1e-3);
@@ -190,10 +245,10 @@ static struct early look_for_early(struct rig *rig) {
 
 /* Is one run with the answers of `mock` stamped as it was? Bursts are as long as the client takes
  * to read them, so their median is not judged. */
-static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst) {
+static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst, bool *disturbed) {
     struct both b;
-    struct distribution said, truth;
-    rig_run(rig);
+    struct distribution said, truth, mock_us;
+    double control_us = run_controlled(rig);
     assert_int_equal(rig->summary.kept, 400);
     assert_int_equal(rig->summary.ttft.n, rig->summary.kept);
     struct early e = look_for_early(rig);
@@ -205,7 +260,9 @@ static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst
                   mock, e.out_of_order, e.before_write, ms(e.most), said.mean, said.p50, truth.mean,
                   truth.p50);
     show_overhead(rig, &b);
+    distribution_of(&b.mock_us, &mock_us);
     free_both(&b);
+    *disturbed = was_disturbed(control_us, &mock_us);
     assert_int_equal(e.out_of_order, 0);
     /* A thread that is put aside between a look and the read it is for may do so once. The way
      * through the kernel and what else runs here only make TTFT longer. */
@@ -221,12 +278,17 @@ static void nothing_is_stamped_before_it_was_there(void **state) {
     for (size_t k = 0; k < sizeof mocks / sizeof *mocks; k++) {
         struct rig rig;
         int go = 0;
+        bool now, disturbed = true;
         rig_start(&rig, mocks[k]);
         rig_random(&rig, 8, 400, 2000, 8, 0.9);
-        for (; !stamps_are_possible(&rig, mocks[k], k > 0) && go < GOES; go++)
+        for (; !stamps_are_possible(&rig, mocks[k], k > 0, &now) && go < GOES; go++) {
+            disturbed &= now;
             rig_again(&rig, mocks[k]);
-        assert_true(go < GOES);
+        }
         rig_free(&rig);
+        if (go == GOES && disturbed)
+            skip();
+        assert_true(go < GOES);
     }
 }
 
@@ -235,7 +297,7 @@ static void tokens_that_share_a_piece_do_not_change_itl(void **state) {
     struct rig rig;
     rig_start(&rig, "--ttft-us 20000 --itl-us 4000 --chunk 4");
     rig_random(&rig, 4, 16, 200, 41, 0);
-    rig_run(&rig);
+    double control_us = run_controlled(&rig);
     assert_int_equal(rig.summary.kept, 16);
     for (uint32_t i = 0; i < rig.run.n_records; i++) {
         const struct call_record *c = &rig.run.records[i];
@@ -244,9 +306,12 @@ static void tokens_that_share_a_piece_do_not_change_itl(void **state) {
         assert_int_equal(c->n_chunks, 11);
     }
     /* 10 gaps of 16 ms over 40 tokens. */
-    assert_true(fabs(rig.summary.itl.p50 * 1e3 - 4) < 0.25 || !JUDGES_TIMES);
-    assert_true(fabs(rig.summary.icl.p50 * 1e3 - 16) < BOUND_MS || !JUDGES_TIMES);
+    bool right = fabs(rig.summary.itl.p50 * 1e3 - 4) < 0.25 &&
+                 fabs(rig.summary.icl.p50 * 1e3 - 16) < BOUND_MS;
     rig_free(&rig);
+    if (!right && JUDGES_TIMES && control_us > BOUND_MS * 250)
+        skip();
+    assert_true(right || !JUDGES_TIMES);
 }
 
 /* From before the mock's write to the client's stamp: the write itself and the way through the
@@ -257,9 +322,10 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
     struct rig rig;
     rig_start(&rig, mock);
     rig_random(&rig, 512, 1024, 64, 40, 0.5);
+    bool disturbed = true; /* every time */
     for (int go = 0;; go++) {
         struct both b;
-        rig_run(&rig);
+        double control_us = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 1024);
         assert_int_equal(rig.run.overhead.most_streams, 512);
         compare(&rig, &b);
@@ -268,6 +334,7 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
         distribution_of(&b.stamp_us, &stamps);
         distribution_of(&b.mock_us, &mock_us);
         free_both(&b);
+        disturbed &= was_disturbed(control_us, &mock_us);
         if (!JUDGES_TIMES || stamps.p50 < 100 || go == 2)
             break;
         rig_again(&rig, mock);
@@ -278,6 +345,10 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
         print_message("THE MACHINE IS TOO BUSY for a bound of 100 us: stamps %.1f us, the mock "
                       "itself late by %.1f us (medians); only 1 ms was asked for\n",
                       stamps.p50, mock_us.p50);
+        if (disturbed) {
+            rig_free(&rig);
+            skip();
+        }
         assert_true(mock_us.p50 >= 50 && stamps.p50 < 1000);
     }
     rig_free(&rig);
@@ -304,7 +375,7 @@ static void planned_times_are_kept(void **state) {
     rig_start(&rig, "--ttft-us 5000 --itl-us 1000");
     rig_weka(&rig, turns, 8, 2);
     rig.options.lanes.warmup_calls = 1;
-    rig_run(&rig);
+    double control_us = run_controlled(&rig);
     uint32_t checked = 0;
     struct values late = {0};
     for (uint32_t i = 0; i < rig.run.n_records; i++) {
@@ -328,9 +399,11 @@ static void planned_times_are_kept(void **state) {
                   checked, d.p50, d.p90, d.max);
     assert_true(checked > 50);
     assert_true(d.min >= 0);
-    assert_true(d.p50 < 1000 || !JUDGES_TIMES);
     values_free(&late);
     rig_free(&rig);
+    if (d.p50 >= 1000 && JUDGES_TIMES && control_us > BOUND_MS * 250)
+        skip();
+    assert_true(d.p50 < 1000 || !JUDGES_TIMES);
 }
 
 static int by_value(const void *a, const void *z) {

@@ -23,6 +23,13 @@ def unittest_counts(output):
     return {"passed": ran - failed - skipped, "failed": failed, "skipped": skipped}
 
 
+def telling_lines(output):
+    """The lines of a failed test that say why: so much of a log is read even where only the end
+    of all output is kept."""
+    wanted = re.compile(r"\[  ERROR|\[ *LINE|\[  FAILED|Error:|ERROR:|DISTURBED|late by|assert|runtime error")
+    return [line[:200] for line in output.splitlines() if wanted.search(line)][-12:]
+
+
 total = dict.fromkeys(PATTERNS, 0)
 with open(sys.argv[1] + "/meson-logs/testlog.json", encoding="utf-8") as log:
     for line in log:
@@ -38,6 +45,9 @@ with open(sys.argv[1] + "/meson-logs/testlog.json", encoding="utf-8") as log:
         if not good and count["failed"] == 0:
             count["failed"] = 1
         print(f"{test['name']}: {test['result']}, {count}, {test['duration']:.1f} s")
+        if not good or count["failed"]:
+            for said in telling_lines(output):
+                print("    " + said)
         for kind in total:
             total[kind] += count[kind]
 print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
