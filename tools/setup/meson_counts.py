@@ -26,7 +26,7 @@ def unittest_counts(output):
 def telling_lines(output):
     """The lines of a failed test that say why: so much of a log is read even where only the end
     of all output is kept."""
-    wanted = re.compile(r"\[  ERROR|\[ *LINE|\[  FAILED|Error:|ERROR:|DISTURBED|late by|assert|runtime error")
+    wanted = re.compile(r"\[  ERROR|\[ *LINE|Error:|ERROR:|DISTURBED|late by|assert|runtime error")
     return [line[:200] for line in output.splitlines() if wanted.search(line)][-12:]
 
 
