@@ -25,6 +25,8 @@ const char *op_name(enum op_kind kind) {
 
 void column_run(const struct column *c, const struct op *op, const struct batch *b,
                 const int32_t *ids, struct work w) {
+    if (op->most_rows && b->n_rows > op->most_rows)
+        return;
     switch (op->kind) {
     case OP_EMBED: c->embed(&op->u.embed, b, ids, w); return;
     case OP_MIX_NORM: c->mix_norm(&op->u.mix_norm, b, w); return;

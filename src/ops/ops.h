@@ -270,17 +270,56 @@ struct op_route {
 /* The routed experts: h = act(w1 z, w3 z) for each chosen (row, j); then out[row] = sum_j weight_j
  * * (w2 h_j), j ascending. Two records, so that the team meets between them: up fills h
  * [rows*top_k, inter], down reads it. */
+enum expert_part { EXPERT_UP, EXPERT_DOWN }; /* w1 and w3, or w2: what one operation reads */
+struct op_experts;
+/* Weights of experts that are not all in memory. Every member calls `begin` first, with the same n
+ * different experts, and then goes through them in the order it gives (indices into `experts`,
+ * valid until the next begin): it acquires those it has work on, and releases every one, acquired
+ * or not. An expert may leave memory once all members have released it, so nobody holds more than
+ * one at a time. `acquire` waits until it is there and fills w (EXPERT_UP: w1, w3; EXPERT_DOWN:
+ * w2); false: it cannot be read, its results are left as they are, and whoever runs the step learns
+ * of it from the source. */
+struct expert_source {
+    void *self;
+    const uint32_t *(*begin)(void *self, const struct op_experts *a, enum expert_part part,
+                             const uint32_t *experts, uint32_t n, uint32_t n_rows, struct work w);
+    bool (*acquire)(void *self, const struct op_experts *a, enum expert_part part, uint32_t expert,
+                    const struct weight *w[2]);
+    void (*release)(void *self, const struct op_experts *a, enum expert_part part, uint32_t expert);
+};
+
 struct op_experts {
     struct tensor z;    /* [rows, width] */
     struct tensor h;    /* [rows*top_k, inter], row r*top_k + j */
     struct tensor out;  /* [rows, width] */
     struct tensor each; /* [rows*top_k, width]: the experts' single outputs before the sum */
-    const struct weight *w1, *w2, *w3; /* [experts] each */
+    const struct weight *w1, *w2, *w3; /* [experts] each; with a source without data: shapes only */
     const int32_t *ids;
     const float *weights;
     uint32_t experts, top_k;
     struct glu act;
+    const struct expert_source *source; /* NULL: all are in memory */
+    uint32_t layer;                     /* for the source */
+    const int32_t *ahead; /* [rows, top_k] for the source: a guess of the choices of layer
+                             `ahead_layer`, made in batches of at most `ahead_rows` rows; NULL: none
+                           */
+    uint32_t ahead_layer, ahead_rows;
 };
+
+/* Weights of one expert for the operation that reads `part`. */
+static inline bool expert_acquire(const struct op_experts *a, enum expert_part part,
+                                  uint32_t expert, const struct weight *w[2]) {
+    if (a->source)
+        return a->source->acquire(a->source->self, a, part, expert, w);
+    w[0] = part == EXPERT_UP ? &a->w1[expert] : &a->w2[expert];
+    w[1] = part == EXPERT_UP ? &a->w3[expert] : NULL;
+    return true;
+}
+static inline void expert_release(const struct op_experts *a, enum expert_part part,
+                                  uint32_t expert) {
+    if (a->source)
+        a->source->release(a->source->self, a, part, expert);
+}
 
 /* Draws or scores at every logits row: rules in ops/sample.h. */
 struct sample_result;
@@ -309,7 +348,8 @@ enum op_kind {
 
 struct op {
     enum op_kind kind;
-    int32_t layer; /* -1: none */
+    int32_t layer;      /* -1: none */
+    uint32_t most_rows; /* left out in larger batches; 0: never */
     union {
         struct op_embed embed;
         struct op_mix_norm mix_norm;

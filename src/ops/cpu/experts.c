@@ -56,10 +56,11 @@ struct up_scratch {
     float *up; /* [TAKE_X][TAKE_ROWS] */
 };
 
-/* Rows [o0, o1) of one expert's hidden vector for the rows that chose it. */
-static void expert_up(const struct op_experts *a, const struct groups *g, uint32_t i, uint32_t o0,
-                      uint32_t o1, struct up_scratch s) {
-    struct mat w1 = mat_of(&a->w1[g->expert[i]]), w3 = mat_of(&a->w3[g->expert[i]]);
+/* Rows [o0, o1) of one expert's hidden vector for the rows that chose it; w: its w1 and w3. */
+static void expert_up(const struct op_experts *a, const struct weight *const w[2],
+                      const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
+                      struct up_scratch s) {
+    struct mat w1 = mat_of(w[0]), w3 = mat_of(w[1]);
     for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
         uint32_t n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
         const float *x[TAKE_X];
@@ -81,11 +82,33 @@ static void expert_up(const struct op_experts *a, const struct groups *g, uint32
     }
 }
 
+/* All members on one expert at a time: one that is being read keeps nobody from those before it,
+ * and memory need not hold more than a few. */
+static void up_from_source(const struct op_experts *a, uint32_t n_rows, struct work work,
+                           const struct groups *g, struct up_scratch s) {
+    uint32_t inter = a->w1[0].rows;
+    struct span octets = work_span(work, (inter + 7) / 8);
+    uint32_t o0 = octets.begin * 8, o1 = octets.end * 8 < inter ? octets.end * 8 : inter;
+    const uint32_t *order =
+        a->source->begin(a->source->self, a, EXPERT_UP, g->expert, g->active, n_rows, work);
+    for (uint32_t k = 0; k < g->active; k++) {
+        uint32_t i = order[k];
+        const struct weight *w[2];
+        if (o0 < o1 && expert_acquire(a, EXPERT_UP, g->expert[i], w))
+            expert_up(a, w, g, i, o0, o1, s);
+        expert_release(a, EXPERT_UP, g->expert[i]);
+    }
+}
+
 void cpu_experts_up(const struct op_experts *a, const struct batch *b, struct work work) {
     unsigned char *at = work.scratch;
     struct up_scratch s = {carve(&at, cpu_dot_scratch_bytes()),
                            carve(&at, TAKE_X * TAKE_ROWS * sizeof(float))};
     struct groups g = group(a, b->n_rows, &at);
+    if (a->source) {
+        up_from_source(a, b->n_rows, work, &g, s);
+        return;
+    }
     uint32_t inter = a->w1[0].rows, octets = (inter + 7) / 8;
     /* Shares count activations too: an expert chosen by many rows is that much more work. */
     uint64_t total = (uint64_t)b->n_rows * a->top_k * octets, begin = 0;
@@ -95,16 +118,17 @@ void cpu_experts_up(const struct op_experts *a, const struct batch *b, struct wo
         /* An octet belongs to the member in whose share it begins. */
         uint64_t o0 = lo > begin ? (lo - begin + n - 1) / n : 0;
         uint64_t o1 = hi < end ? (hi - begin + n - 1) / n : octets;
-        if (o0 < o1)
-            expert_up(a, &g, i, (uint32_t)o0 * 8,
+        const struct weight *w[2];
+        if (o0 < o1 && expert_acquire(a, EXPERT_UP, g.expert[i], w))
+            expert_up(a, w, &g, i, (uint32_t)o0 * 8,
                       (uint32_t)o1 * 8 < inter ? (uint32_t)o1 * 8 : inter, s);
         begin = end;
     }
 }
 
-static void expert_down(const struct op_experts *a, const struct groups *g, uint32_t i, uint32_t o0,
-                        uint32_t o1, void *blocks) {
-    struct mat w2 = mat_of(&a->w2[g->expert[i]]);
+static void expert_down(const struct op_experts *a, const struct weight *w, const struct groups *g,
+                        uint32_t i, uint32_t o0, uint32_t o1, void *blocks) {
+    struct mat w2 = mat_of(w);
     for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
         uint32_t n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
         const float *x[TAKE_X];
@@ -124,10 +148,19 @@ void cpu_experts_down(const struct op_experts *a, const struct batch *b, struct 
     uint32_t width = a->w2[0].rows;
     struct span s = work_span(work, (width + 7) / 8);
     uint32_t o0 = s.begin * 8, o1 = s.end * 8 < width ? s.end * 8 : width;
+    const uint32_t *order = NULL; /* as they come */
+    if (a->source)
+        order =
+            a->source->begin(a->source->self, a, EXPERT_DOWN, g.expert, g.active, b->n_rows, work);
+    for (uint32_t k = 0; k < g.active; k++) {
+        uint32_t i = order ? order[k] : k;
+        const struct weight *w[2];
+        if (o0 < o1 && expert_acquire(a, EXPERT_DOWN, g.expert[i], w))
+            expert_down(a, w[0], &g, i, o0, o1, blocks);
+        expert_release(a, EXPERT_DOWN, g.expert[i]);
+    }
     if (o0 >= o1)
         return;
-    for (uint32_t i = 0; i < g.active; i++)
-        expert_down(a, &g, i, o0, o1, blocks);
     for (uint32_t r = 0; r < b->n_rows; r++) {
         const float *weight = a->weights + (size_t)r * a->top_k;
         float *out = tensor_row(a->out, r);

@@ -180,8 +180,54 @@ void ref_route(const struct op_route *a, const struct batch *b, struct work work
     }
 }
 
+/* The experts that some row chose, ascending; `list` has room for all. */
+static uint32_t chosen(const struct op_experts *a, uint32_t n_rows, uint32_t *list) {
+    uint32_t n = 0;
+    memset(list, 0, a->experts * sizeof *list);
+    for (size_t i = 0; i < (size_t)n_rows * a->top_k; i++)
+        list[a->ids[i]] = 1;
+    for (uint32_t e = 0; e < a->experts; e++)
+        if (list[e])
+            list[n++] = e;
+    return n;
+}
+
+/* Rows [s.begin, s.end) of what expert e, whose weights are w, makes of every row that chose it. */
+static void one_expert(const struct op_experts *a, enum expert_part part, int32_t e,
+                       const struct weight *const w[2], uint32_t n_rows, struct span s) {
+    for (size_t slot = 0; slot < (size_t)n_rows * a->top_k; slot++) {
+        if (a->ids[slot] != e)
+            continue;
+        const float *z = tensor_row(a->z, slot / a->top_k), *h = tensor_row(a->h, slot);
+        for (uint32_t o = s.begin; o < s.end; o++)
+            if (part == EXPERT_UP)
+                tensor_row(a->h, slot)[o] =
+                    ref_glu_one(a->act, ref_dot(w[0], o, z), ref_dot(w[1], o, z));
+            else
+                tensor_row(a->each, slot)[o] = ref_dot(w[0], o, h);
+    }
+}
+
+/* Expert by expert, as the source has them; sums that go over experts are formed afterwards. */
+static void experts_from_source(const struct op_experts *a, enum expert_part part, uint32_t n_rows,
+                                struct span s, struct work work) {
+    uint32_t *list = work.scratch, n = chosen(a, n_rows, list);
+    const uint32_t *order = a->source->begin(a->source->self, a, part, list, n, n_rows, work);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct weight *w[2];
+        uint32_t e = list[order[k]];
+        if (s.begin < s.end && expert_acquire(a, part, e, w))
+            one_expert(a, part, (int32_t)e, w, n_rows, s);
+        expert_release(a, part, e);
+    }
+}
+
 void ref_experts_up(const struct op_experts *a, const struct batch *b, struct work work) {
     struct span s = work_span(work, a->w1[0].rows);
+    if (a->source) {
+        experts_from_source(a, EXPERT_UP, b->n_rows, s, work);
+        return;
+    }
     for (uint32_t r = 0; r < b->n_rows; r++) {
         const float *z = tensor_row(a->z, r);
         for (uint32_t j = 0; j < a->top_k; j++) {
@@ -196,12 +242,16 @@ void ref_experts_up(const struct op_experts *a, const struct batch *b, struct wo
 
 void ref_experts_down(const struct op_experts *a, const struct batch *b, struct work work) {
     struct span s = work_span(work, a->w2[0].rows);
+    if (a->source)
+        experts_from_source(a, EXPERT_DOWN, b->n_rows, s, work);
     for (uint32_t r = 0; r < b->n_rows; r++) {
         for (uint32_t o = s.begin; o < s.end; o++) {
             float y = 0;
             for (uint32_t j = 0; j < a->top_k; j++) {
                 size_t slot = (size_t)r * a->top_k + j;
-                y += a->weights[slot] * ref_dot(&a->w2[a->ids[slot]], o, tensor_row(a->h, slot));
+                y += a->weights[slot] *
+                     (a->source ? tensor_row(a->each, slot)[o]
+                                : ref_dot(&a->w2[a->ids[slot]], o, tensor_row(a->h, slot)));
             }
             tensor_row(a->out, r)[o] = y;
         }

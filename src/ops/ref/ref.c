@@ -13,6 +13,9 @@ size_t ref_scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max_po
         floats = 2 * (size_t)op->u.mla.pool->width + op->u.mla.kv_lora + max_position;
         break;
     case OP_ROUTE: floats = 2 * (size_t)op->u.route.experts + op->u.route.groups; break;
+    case OP_EXPERTS_UP:
+    case OP_EXPERTS_DOWN:
+        return op->u.experts.source ? op->u.experts.experts * sizeof(uint32_t) : 0;
     case OP_SAMPLE: return sample_scratch_bytes(op->u.sample.logits.cols);
     case OP_EMBED:
     case OP_MIX_NORM:
@@ -20,8 +23,6 @@ size_t ref_scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max_po
     case OP_GLU:
     case OP_NORM:
     case OP_MLA_WRITE:
-    case OP_EXPERTS_UP:
-    case OP_EXPERTS_DOWN:
     case OP_COUNT: break;
     }
     return floats * sizeof(float);
