@@ -10,8 +10,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 static enum disk_direction direction_of(const struct shelf_job *job) {
@@ -354,28 +352,17 @@ void disk_end(struct disk_mover *d, const struct disk_piece *p, unsigned char *b
 /* ------------------------------------------------------------------------------------------------
  * threads */
 
-unsigned char *disk_buffers(const struct disk_mover *d, uint32_t count) {
-    const size_t huge = (size_t)2 << 20, bytes = d->buffer_bytes * count;
-    void *p = NULL;
-    if (posix_memalign(&p, bytes < huge ? DISK_ALIGN : huge, bytes) != 0)
-        return NULL;
-    if (bytes >= huge) /* the kernel pins whole pages for each transfer: fewer are cheaper */
-        madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
+struct transfer disk_transfer(const struct disk_piece *p, void *buffer) {
+    return (struct transfer){.fd = p->fd,
+                             .write = p->direction == DISK_WRITE,
+                             .buffer = buffer,
+                             .offset = p->offset,
+                             .bytes = p->span,
+                             .need = p->span};
 }
 
-static int move_blocking(const struct disk_piece *p, unsigned char *buffer) {
-    for (size_t at = 0; at < p->span;) {
-        ssize_t n = p->direction == DISK_READ
-                        ? pread(p->fd, buffer + at, p->span - at, (off_t)(p->offset + at))
-                        : pwrite(p->fd, buffer + at, p->span - at, (off_t)(p->offset + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? errno : p->direction == DISK_READ ? EIO : ENOSPC;
-        at += (size_t)n;
-    }
-    return 0;
+int disk_error(const struct transfer *t) {
+    return t->error != TRANSFER_SHORT ? t->error : t->write ? ENOSPC : EIO;
 }
 
 void *disk_blocking_run(void *arg) {
@@ -383,11 +370,13 @@ void *disk_blocking_run(void *arg) {
     struct disk_piece p;
     unsigned char *buffer = NULL;
     while (disk_next(d, true, &p)) {
-        buffer = buffer ? buffer : disk_buffers(d, 1);
+        buffer = buffer ? buffer : io_buffer(d->buffer_bytes);
         int error = p.skip ? ECANCELED : buffer ? 0 : ENOMEM;
         if (!error) {
             disk_begin(d, &p, buffer);
-            error = move_blocking(&p, buffer);
+            struct transfer t = disk_transfer(&p, buffer);
+            transfer_run(&t);
+            error = disk_error(&t);
         }
         disk_end(d, &p, buffer, error);
     }
@@ -407,7 +396,7 @@ bool disk_mover_open(struct disk_mover *d) {
     d->buffers = (uint32_t)(buffers_bytes / d->buffer_bytes);
     d->buffers = d->buffers < 4 ? 4 : d->buffers > 32 ? 32 : d->buffers;
     if (d->way != DISK_THREADS)
-        d->way = disk_ring_works() ? DISK_RING : DISK_THREADS;
+        d->way = ring_works() ? DISK_RING : DISK_THREADS;
     uint32_t n = d->way == DISK_THREADS ? DISK_MAX_THREADS : cpu_count() > 1 ? 2 : 1;
     void *(*run)(void *) = d->way == DISK_THREADS ? disk_blocking_run : disk_ring_run;
     while (d->n_threads < n && lane_thread(&d->thread[d->n_threads], run, d))

@@ -4,6 +4,7 @@
 #ifndef WEIR_CACHE_DISK_IO_H
 #define WEIR_CACHE_DISK_IO_H
 
+#include "base/ring.h"
 #include "cache/disk_file.h"
 #include "cache/shelf_job.h"
 
@@ -93,12 +94,12 @@ bool disk_next(struct disk_mover *d, bool wait, struct disk_piece *out);
 void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer);
 /* The transfer has ended with 0 or an errno. */
 void disk_end(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer, int error);
-/* `count` buffers in one block, freed with free(); NULL without memory. */
-unsigned char *disk_buffers(const struct disk_mover *d, uint32_t count);
+/* The transfer of a piece, and the errno it ended with. */
+struct transfer disk_transfer(const struct disk_piece *p, void *buffer);
+int disk_error(const struct transfer *t);
 
 void *disk_blocking_run(void *mover);
 /* disk_ring.c */
-bool disk_ring_works(void);       /* does the kernel let this process use it? */
 void *disk_ring_run(void *mover); /* falls back to blocking where it gets no ring or memory */
 
 #endif
