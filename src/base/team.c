@@ -1,27 +1,47 @@
 /* team.c: fork and join over futexes. Called by forward's step runner and by benches.
+ * A wait polls, then sleeps in the kernel. Polling must outlast the waking of a sleeper, else one
+ * sleep breeds the next: who was woken comes late to the barrier that follows, the others have gone
+ * to sleep by then, and each barrier costs a wake-up until the load changes. So it is bounded by
+ * time, not by rounds, whose length varies tenfold between processors. It ends early where it can
+ * only do harm: on the core of a member it waits for, and on a core that somebody else has just
+ * used. sched_yield would not help: the scheduler may hand the core straight back.
  * Invariant that bites: a member must never wait on a word that a faster member may already have
  * moved on twice; the generation counters only grow, and a waiter compares for inequality with the
  * value it saw before it arrived. */
 #include "base/team.h"
 
+#include "base/clock.h"
 #include "base/cpu.h"
+#include "base/error.h"
 
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Tens of microseconds, as a pause takes 40 to 140 cycles: longer than most gaps between two
- * operations of a step, short beside a neighbour's time slice. */
-enum { SPIN_ROUNDS = 500 };
+/* Waking a sleeper takes 5 to 60 us, most where a hypervisor has put its idle core to sleep. A
+ * neighbour's slice is 1 ms and more, so little of a stolen core's half is polled away. */
+enum { SPIN_NS = 200000 };
+/* Between two looks at the clock lie a few microseconds of polling; more means that the core was
+ * somebody else's. */
+enum { TAKEN_NS = 100000 };
+enum { ROUNDS = 16 }; /* of polling between two looks at the clock */
 
 struct gate {
     _Alignas(64) _Atomic uint32_t generation;
     _Atomic uint32_t sleepers;
+};
+
+/* What the others may know of a member. */
+struct seat {
+    _Alignas(64) _Atomic uint32_t arrived; /* barriers it has come to */
+    _Atomic int32_t core;                  /* where it was last seen */
+    _Atomic uint64_t parked;
+    _Alignas(64) _Atomic uint64_t claimed; /* barrier << 32 | units of its own range given out */
 };
 
 struct team {
@@ -29,8 +49,10 @@ struct team {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) void (*fn)(void *, uint32_t);
     void *arg;
-    uint32_t threads, spin;
+    uint32_t threads, started; /* started: with member 0 */
+    uint64_t spin_ns;
     _Atomic bool closing;
+    struct seat *seat;
     pthread_t *thread;
 };
 
@@ -46,27 +68,64 @@ static void gate_open(struct gate *g) {
         syscall(SYS_futex, &g->generation, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void gate_wait(struct gate *g, uint32_t seen, uint32_t spin) {
-    for (uint32_t i = 0; i < spin; i++) {
-        if (atomic_load_explicit(&g->generation, memory_order_acquire) != seen)
-            return;
-        relax();
-    }
+static bool gate_is_open(struct gate *g, uint32_t seen) {
+    return atomic_load_explicit(&g->generation, memory_order_acquire) != seen;
+}
+
+static void gate_sleep(struct gate *g, uint32_t seen) {
     atomic_fetch_add(&g->sleepers, 1);
     while (atomic_load(&g->generation) == seen)
         syscall(SYS_futex, &g->generation, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub(&g->sleepers, 1);
 }
 
-void team_barrier(struct team *t) {
+static void seen_here(struct seat *s) {
+    atomic_store_explicit(&s->core, sched_getcpu(), memory_order_relaxed);
+}
+
+/* Whether a member that has not come to barrier `seen` was last on this member's core: then it is
+ * waiting for that core. */
+static bool in_the_way(const struct team *t, uint32_t member, uint32_t seen) {
+    int32_t core = sched_getcpu();
+    for (uint32_t i = 0; i < t->threads; i++)
+        if (i != member &&
+            atomic_load_explicit(&t->seat[i].arrived, memory_order_relaxed) != seen + 1 &&
+            atomic_load_explicit(&t->seat[i].core, memory_order_relaxed) == core)
+            return true;
+    return false;
+}
+
+static void gate_wait(struct team *t, struct gate *g, uint32_t seen, uint32_t member,
+                      uint32_t barrier) {
+    uint64_t start = t->spin_ns ? clock_ns() : 0, last = start;
+    while (t->spin_ns) {
+        for (int i = 0; i < ROUNDS; i++) {
+            if (gate_is_open(g, seen))
+                return;
+            relax();
+        }
+        uint64_t now = clock_ns();
+        if (now - start > t->spin_ns || now - last > TAKEN_NS || in_the_way(t, member, barrier))
+            break;
+        last = now;
+    }
+    atomic_fetch_add_explicit(&t->seat[member].parked, 1, memory_order_relaxed);
+    gate_sleep(g, seen);
+    seen_here(&t->seat[member]);
+}
+
+void team_barrier(struct team *t, uint32_t member) {
     if (t->threads == 1)
         return;
+    struct seat *s = &t->seat[member];
     uint32_t seen = atomic_load(&t->barrier.generation);
+    seen_here(s);
+    atomic_store_explicit(&s->arrived, seen + 1, memory_order_relaxed);
     if (atomic_fetch_add(&t->arrived, 1) + 1 == t->threads) {
         atomic_store(&t->arrived, 0);
         gate_open(&t->barrier);
     } else {
-        gate_wait(&t->barrier, seen, t->spin);
+        gate_wait(t, &t->barrier, seen, member, seen);
     }
 }
 
@@ -82,12 +141,12 @@ static void *member_main(void *p) {
     uint32_t seen =
         0; /* the generation at creation: the first team_run may come before this thread starts */
     for (;;) {
-        gate_wait(&t->start, seen, t->spin);
+        gate_wait(t, &t->start, seen, m.index, atomic_load(&t->barrier.generation));
         seen++;
         if (atomic_load(&t->closing))
             return NULL;
         t->fn(t->arg, m.index);
-        team_barrier(t);
+        team_barrier(t, m.index);
     }
 }
 
@@ -95,27 +154,28 @@ struct team *team_open(uint32_t threads) {
     struct team *t = aligned_alloc(64, (sizeof *t + 63) & ~(size_t)63);
     if (!t)
         return NULL;
-    *t = (struct team){.threads = 1};
+    *t = (struct team){.threads = threads, .started = 1};
     /* With fewer cores than members, polling only takes the core from the one we wait for. */
-    t->spin = cpu_count() >= threads ? SPIN_ROUNDS : 0;
+    t->spin_ns = cpu_count() >= threads ? SPIN_NS : 0;
     t->thread = calloc(threads, sizeof *t->thread);
-    if (!t->thread) {
-        free(t);
+    t->seat = aligned_alloc(64, threads * sizeof *t->seat);
+    if (!t->thread || !t->seat) {
+        team_close(t);
         return NULL;
     }
-    uint32_t made = 1;
-    for (; made < threads; made++) {
+    for (uint32_t i = 0; i < threads; i++)
+        t->seat[i] = (struct seat){.core = -1};
+    for (; t->started < threads; t->started++) {
         struct member *m = malloc(sizeof *m);
         if (!m)
             break;
-        *m = (struct member){t, made};
-        if (pthread_create(&t->thread[made], NULL, member_main, m) != 0) {
+        *m = (struct member){t, t->started};
+        if (pthread_create(&t->thread[t->started], NULL, member_main, m) != 0) {
             free(m);
             break;
         }
     }
-    t->threads = made; /* members only read it after the first gate_open, which orders this store */
-    if (made < threads) {
+    if (t->started < threads) {
         team_close(t);
         return NULL;
     }
@@ -127,14 +187,22 @@ void team_close(struct team *t) {
         return;
     atomic_store(&t->closing, true);
     gate_open(&t->start);
-    for (uint32_t i = 1; i < t->threads; i++)
+    for (uint32_t i = 1; i < t->started; i++)
         pthread_join(t->thread[i], NULL);
     free(t->thread);
+    free(t->seat);
     free(t);
 }
 
 uint32_t team_threads(const struct team *t) {
     return t->threads;
+}
+
+uint64_t team_parked(const struct team *t) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < t->threads; i++)
+        n += atomic_load_explicit(&t->seat[i].parked, memory_order_relaxed);
+    return n;
 }
 
 void team_run(struct team *t, void (*fn)(void *, uint32_t), void *arg) {
@@ -144,7 +212,60 @@ void team_run(struct team *t, void (*fn)(void *, uint32_t), void *arg) {
     }
     t->fn = fn;
     t->arg = arg;
+    seen_here(&t->seat[0]);
     gate_open(&t->start);
     fn(arg, 0);
-    team_barrier(t);
+    team_barrier(t, 0);
+}
+
+/* ------------------------------------------------------------------------------------- claims */
+
+/* How much of a range of n units, of which `given` are gone, is handed out at once. */
+static uint32_t piece_of(uint32_t n, uint32_t given, bool own) {
+    if (own && given == 0)
+        return n - n / 4;
+    return (n - given + 1) / 2;
+}
+
+/* A member that finds the counter of an earlier barrier takes it for zero: nobody has to reset
+ * anything, and ranges that nobody claims cost nothing. The counter would have to rest for exactly
+ * 2^32 barriers to be taken for a fresh one. */
+static bool take_from(struct seat *s, uint32_t turn, uint32_t n, bool own, uint32_t *first,
+                      uint32_t *count) {
+    uint64_t was = atomic_load_explicit(&s->claimed, memory_order_relaxed);
+    for (;;) {
+        uint32_t given = (uint32_t)(was >> 32) == turn ? (uint32_t)was : 0;
+        if (given >= n)
+            return false;
+        *first = given;
+        *count = piece_of(n, given, own);
+        uint64_t next = (uint64_t)turn << 32 | (given + *count);
+        if (atomic_compare_exchange_weak_explicit(&s->claimed, &was, next, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return true;
+    }
+}
+
+bool team_claim(struct team *t, uint32_t member, uint32_t units, uint32_t *visited, uint32_t *begin,
+                uint32_t *end) {
+    uint32_t threads = t->threads;
+    if (threads == 1) { /* its barriers are not counted */
+        *begin = 0;
+        *end = units;
+        return (*visited)++ == 0 && units > 0;
+    }
+    /* This barrier cannot open before this member comes to it: one number for all calls. */
+    uint32_t turn = atomic_load_explicit(&t->barrier.generation, memory_order_relaxed) + 1;
+    for (; *visited < threads; ++*visited) {
+        uint32_t whose = (member + *visited) % threads;
+        uint32_t low = (uint32_t)((uint64_t)units * whose / threads);
+        uint32_t high = (uint32_t)((uint64_t)units * (whose + 1) / threads);
+        uint32_t first, count;
+        if (take_from(&t->seat[whose], turn, high - low, *visited == 0, &first, &count)) {
+            *begin = low + first;
+            *end = *begin + count;
+            return true;
+        }
+    }
+    return false;
 }

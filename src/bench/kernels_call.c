@@ -34,16 +34,17 @@ size_t kernel_scratch_bytes(const struct kernel_work *w, const struct column *co
 
 static void call_member(void *arg, uint32_t member) {
     struct call *c = arg;
-    struct work work = {member, c->members, c->scratch ? c->scratch + member * c->each : NULL};
+    struct work work = {member, c->members, c->scratch ? c->scratch + member * c->each : NULL,
+                        c->team, 0};
     struct op other;
-    team_barrier(c->team);
+    team_barrier(c->team, member);
     if (member == 0)
         c->start = clock_ns();
     for (uint32_t i = 0; i < c->calls; i++) {
         const struct op *op =
             kernel_op_for(c->column, &c->w->op[(c->first + i) % c->w->n_ops], &other);
         column_run(c->column, op, &c->w->batch, c->w->batch.ids, work);
-        team_barrier(c->team);
+        team_barrier(c->team, member);
     }
     if (member == 0)
         c->end = clock_ns();

@@ -35,7 +35,8 @@ static void run_member(void *arg, uint32_t member) {
     float *modify = m->modify + member * (m->each / sizeof(float));
     double *work = &m->work[member];
     *work = 0;
-    team_barrier(m->team); /* a member may have slept; the clock starts when all are awake */
+    team_barrier(m->team, member); /* a member may have slept; the clock starts when all are awake
+                                    */
     if (member == 0)
         m->start = clock_ns();
     switch (m->now) {
@@ -63,10 +64,10 @@ static void run_member(void *arg, uint32_t member) {
         break;
     case RUN_EMPTY:
         for (int i = 0; i < 1000; i++)
-            team_barrier(m->team);
+            team_barrier(m->team, member);
         break;
     }
-    team_barrier(m->team);
+    team_barrier(m->team, member);
     if (member == 0)
         m->end = clock_ns();
 }

@@ -48,7 +48,8 @@ void help_print_man(FILE *out, const struct command *c);
 extern const struct command command_serve, command_generate, command_score, command_tokenize,
     command_render, command_chat, command_inspect, command_synth, command_help, command_version;
 extern const struct command command_bench_inspect, command_bench_compare, command_bench_gate,
-    command_bench_history, command_bench_kernels, command_bench_replay, command_bench_sweep;
+    command_bench_history, command_bench_kernels, command_bench_replay, command_bench_sweep,
+    command_bench_threads;
 extern const struct command command_cost, command_frontier, command_report;
 
 #endif

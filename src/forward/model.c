@@ -217,15 +217,15 @@ static void show_taps(const struct step_program *p, uint32_t i) {
 
 static void run_member(void *arg, uint32_t member) {
     struct step_program *p = arg;
-    struct work w = {member, p->threads,
-                     p->scratch ? p->scratch + member * p->scratch_bytes : NULL};
+    struct work w = {member, p->threads, p->scratch ? p->scratch + member * p->scratch_bytes : NULL,
+                     p->team, 0};
     for (uint32_t i = 0; i < p->n_ops; i++) {
         column_run(p->column, &p->op[i], p->batch, p->batch->ids, w);
-        team_barrier(p->team);
+        team_barrier(p->team, member);
         if (p->tap) {
             if (member == 0)
                 show_taps(p, i);
-            team_barrier(p->team);
+            team_barrier(p->team, member);
         }
     }
 }

@@ -3,7 +3,7 @@
  * A column (ref = the exact one, cpu = the fast ones) implements every record the step program of
  * its kind uses. Operations never allocate, log, read options or fail: forward/ checks shapes when
  * it builds the program. Every function is called by all members of a team at once and takes its
- * own share of the work from `struct work`; the caller puts a barrier behind it.
+ * own share of the work from `struct work`; the caller puts a barrier before and behind it.
  *
  * Step buffers are f32, row-major, one row per token of the batch. Rows with a negative slot do not
  * exist: a batch holds real tokens only, padding is a matter of the column. Dimension names: H
@@ -13,6 +13,7 @@
 #define WEIR_OPS_OPS_H
 
 #include "base/dtype.h"
+#include "base/team.h"
 #include "weir.h"
 
 #include <stdbool.h>
@@ -98,10 +99,13 @@ struct batch {
 };
 
 /* Member `index` of `count` of the team, and its own scratch memory (struct column: scratch_bytes).
- */
+ * An operation divides its work in one of two ways: work_span gives each member the same share
+ * every time, work_next gives more to those that come further. */
 struct work {
     uint32_t index, count;
     void *scratch;
+    struct team *team; /* that runs the operation; NULL: work_next is work_span */
+    uint32_t visited;  /* work_next's place; 0 when the operation is called */
 };
 
 /* The half-open range of `units` that this member does: contiguous, balanced, the same for every
@@ -113,6 +117,19 @@ static inline struct span work_span(struct work w, uint32_t units) {
     uint64_t u = units;
     return (struct span){(uint32_t)(u * w.index / w.count),
                          (uint32_t)(u * (w.index + 1) / w.count)};
+}
+/* The next range of `units` for this member; false when nothing is left for it. Over all members
+ * each unit comes exactly once: first most of the member's own share, in ascending ranges, then
+ * what slower members have not begun. Once per call of an operation (`units` the same for all
+ * members), as ranges of two loops would be taken for one. For columns in which no result depends
+ * on who computes what beside it:
+ *     for (struct span s; work_next(&work, rows, &s);) ...
+ */
+static inline bool work_next(struct work *w, uint32_t units, struct span *s) {
+    if (w->team)
+        return team_claim(w->team, w->index, units, &w->visited, &s->begin, &s->end);
+    *s = work_span(*w, units);
+    return w->visited++ == 0 && s->begin < s->end;
 }
 
 /* ----------------------------------------------------------------------------------------------------

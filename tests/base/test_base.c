@@ -1,11 +1,10 @@
-/* The base room: conversions, error text, arenas, the thread team. */
+/* The base room: conversions, error text, arenas. */
 #include "tests/test.h"
 
 #include "base/arena.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/team.h"
 
 #include <math.h>
 
@@ -51,38 +50,6 @@ static void an_arena_gives_aligned_zeroed_pieces_until_it_is_full(void **state) 
     assert_int_equal(size_mul(SIZE_MAX / 2, 3), SIZE_MAX);
 }
 
-struct sum {
-    struct team *team;
-    uint64_t part[8];
-    uint64_t total[8];
-};
-
-static void add_up(void *arg, uint32_t member) {
-    struct sum *s = arg;
-    uint32_t n = team_threads(s->team);
-    for (uint32_t round = 0; round < 50; round++) {
-        s->part[member] += member + 1;
-        team_barrier(s->team);
-        uint64_t all = 0;
-        for (uint32_t i = 0; i < n; i++)
-            all += s->part[i];
-        s->total[member] = all;
-        team_barrier(s->team);
-    }
-}
-
-static void a_barrier_makes_every_members_writes_visible(void **state) {
-    for (uint32_t n = 1; n <= 5; n++) {
-        struct sum s = {.team = team_open(n)};
-        assert_non_null(s.team);
-        for (int run = 0; run < 20; run++)
-            team_run(s.team, add_up, &s);
-        for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(s.total[i], 20u * 50u * n * (n + 1) / 2);
-        team_close(s.team);
-    }
-}
-
 static void random_values_depend_on_all_three_arguments(void **state) {
     assert_true(rng_at(1, 2, 3) == rng_at(1, 2, 3));
     assert_true(rng_at(1, 2, 3) != rng_at(1, 2, 4));
@@ -100,7 +67,6 @@ int main(void) {
         cmocka_unit_test(F005_every_e8m0_byte_decodes_to_its_power_of_two),
         cmocka_unit_test(an_error_is_cut_at_a_character_border),
         cmocka_unit_test(an_arena_gives_aligned_zeroed_pieces_until_it_is_full),
-        cmocka_unit_test(a_barrier_makes_every_members_writes_visible),
         cmocka_unit_test(random_values_depend_on_all_three_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

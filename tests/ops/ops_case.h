@@ -144,12 +144,13 @@ struct op_run {
     unsigned char *scratch;
     size_t each;
     uint32_t threads;
+    struct team *team;
 };
 
 static inline void op_run_member(void *arg, uint32_t member) {
     struct op_run *r = arg;
     column_run(r->column, r->op, r->batch, r->ids,
-               (struct work){member, r->threads, r->scratch + member * r->each});
+               (struct work){member, r->threads, r->scratch + member * r->each, r->team, 0});
 }
 
 /* Runs one operation on `threads` members with scratch of exactly the size it asked for. */
@@ -157,7 +158,7 @@ static inline void run_op(const struct column *column, const struct op *op, cons
                           uint32_t max_position, uint32_t threads) {
     size_t each = column->scratch_bytes(op, b->n_rows, max_position);
     each = (each + 63) & ~(size_t)63;
-    struct op_run r = {column, op, b, b->ids, NULL, each, threads};
+    struct op_run r = {column, op, b, b->ids, NULL, each, threads, NULL};
     size_t bytes = each * threads;
     r.scratch = aligned_alloc(64, bytes ? bytes : 64);
     memset(r.scratch, 0xFF, bytes); /* NaN: nothing may be taken from scratch that was not put there
@@ -165,9 +166,9 @@ static inline void run_op(const struct column *column, const struct op *op, cons
     if (threads == 1) {
         op_run_member(&r, 0);
     } else {
-        struct team *t = team_open(threads);
-        team_run(t, op_run_member, &r);
-        team_close(t);
+        r.team = team_open(threads);
+        team_run(r.team, op_run_member, &r);
+        team_close(r.team);
     }
     free(r.scratch);
 }

@@ -68,29 +68,31 @@ static void keep_groups(const struct op_route *a, float *choice, float *rank, in
     }
 }
 
-void cpu_route(const struct op_route *a, const struct batch *b, struct work work) {
-    unsigned char *at = work.scratch;
+static void route_row(const struct op_route *a, uint32_t r, unsigned char *at) {
     float *score = carve(&at, a->experts * sizeof(float));
     float *choice = carve(&at, a->experts * sizeof(float));
     float *rank = carve(&at, a->groups * sizeof(float));
     int32_t *kept = carve(&at, a->groups * sizeof(int32_t));
     float *top = carve(&at, (a->top_k + a->groups) * sizeof(float));
-    struct span s = work_span(work, b->n_rows);
-    for (uint32_t r = s.begin; r < s.end; r++) {
-        int32_t *ids = a->ids + (size_t)r * a->top_k;
-        float *weights = a->weights + (size_t)r * a->top_k;
-        scores(a, tensor_row(a->logits, r), score);
-        for (uint32_t e = 0; e < a->experts; e++)
-            choice[e] = score[e] + (a->bias ? a->bias[e] : 0);
-        if (a->groups > 1 && a->groups > a->top_groups)
-            keep_groups(a, choice, rank, kept, top);
-        best(choice, a->experts, ids, top, a->top_k);
-        float sum = 0;
-        for (uint32_t j = 0; j < a->top_k; j++) /* the bias steers the choice only */
-            sum += weights[j] = score[ids[j]];
-        for (uint32_t j = 0; j < a->top_k; j++)
-            weights[j] = (a->renormalize ? weights[j] / (sum + 1e-20f) : weights[j]) * a->scale;
-    }
+    int32_t *ids = a->ids + (size_t)r * a->top_k;
+    float *weights = a->weights + (size_t)r * a->top_k;
+    scores(a, tensor_row(a->logits, r), score);
+    for (uint32_t e = 0; e < a->experts; e++)
+        choice[e] = score[e] + (a->bias ? a->bias[e] : 0);
+    if (a->groups > 1 && a->groups > a->top_groups)
+        keep_groups(a, choice, rank, kept, top);
+    best(choice, a->experts, ids, top, a->top_k);
+    float sum = 0;
+    for (uint32_t j = 0; j < a->top_k; j++) /* the bias steers the choice only */
+        sum += weights[j] = score[ids[j]];
+    for (uint32_t j = 0; j < a->top_k; j++)
+        weights[j] = (a->renormalize ? weights[j] / (sum + 1e-20f) : weights[j]) * a->scale;
+}
+
+void cpu_route(const struct op_route *a, const struct batch *b, struct work work) {
+    for (struct span s; work_next(&work, b->n_rows, &s);)
+        for (uint32_t r = s.begin; r < s.end; r++)
+            route_row(a, r, work.scratch);
 }
 
 size_t cpu_route_scratch(const struct op_route *a) {

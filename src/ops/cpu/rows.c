@@ -6,24 +6,26 @@
 
 #include <math.h>
 
+static void embed_row(const struct weight *from, int32_t id, float *out) {
+    uint32_t cols = from->cols;
+    size_t at = (size_t)id * cols;
+    if (from->dtype == DTYPE_F32) {
+        memcpy(out, (const float *)from->data + at, cols * sizeof *out);
+        return;
+    }
+    const uint16_t *w = (const uint16_t *)from->data + at;
+    uint32_t c = 0;
+    for (; c + VL <= cols; c += VL)
+        vstore(out + c, vwiden(w + c));
+    if (c < cols)
+        vstorem(out + c, vmask(cols - c), vwidenm(w + c, vmask(cols - c)));
+}
+
 void cpu_embed(const struct op_embed *a, const struct batch *b, const int32_t *ids,
                struct work work) {
-    struct span s = work_span(work, b->n_rows);
-    uint32_t cols = a->w.cols;
-    for (uint32_t r = s.begin; r < s.end; r++) {
-        float *out = tensor_row(a->out, r);
-        size_t at = (size_t)ids[r] * cols;
-        if (a->w.dtype == DTYPE_F32) {
-            memcpy(out, (const float *)a->w.data + at, cols * sizeof *out);
-            continue;
-        }
-        const uint16_t *w = (const uint16_t *)a->w.data + at;
-        uint32_t c = 0;
-        for (; c + VL <= cols; c += VL)
-            vstore(out + c, vwiden(w + c));
-        if (c < cols)
-            vstorem(out + c, vmask(cols - c), vwidenm(w + c, vmask(cols - c)));
-    }
+    for (struct span s; work_next(&work, b->n_rows, &s);)
+        for (uint32_t r = s.begin; r < s.end; r++)
+            embed_row(&a->w, ids[r], tensor_row(a->out, r));
 }
 
 /* y = x * scale * norm. */
@@ -54,13 +56,13 @@ static float sum_of_squares(const float *x, uint32_t n) {
 }
 
 void cpu_norm(const struct op_norm *a, const struct batch *b, struct work work) {
-    struct span s = work_span(work, b->n_rows);
     uint32_t n = a->x.cols;
-    for (uint32_t r = s.begin; r < s.end; r++) {
-        const float *x = tensor_row(a->x, r);
-        float inv = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + a->eps);
-        scale_row(x, inv, a->norm, tensor_row(a->y, r), n);
-    }
+    for (struct span s; work_next(&work, b->n_rows, &s);)
+        for (uint32_t r = s.begin; r < s.end; r++) {
+            const float *x = tensor_row(a->x, r);
+            float inv = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + a->eps);
+            scale_row(x, inv, a->norm, tensor_row(a->y, r), n);
+        }
 }
 
 /* Score of one source of the mixture: dot with c, normalised by the source's root mean square. */
@@ -152,9 +154,9 @@ static void mix_norm_row(const struct op_mix_norm *a, uint32_t r, uint32_t to) {
 }
 
 void cpu_mix_norm(const struct op_mix_norm *a, const struct batch *b, struct work work) {
-    struct span s = work_span(work, a->gather ? b->n_logits : b->n_rows);
-    for (uint32_t i = s.begin; i < s.end; i++)
-        mix_norm_row(a, a->gather ? b->logits[i].row : i, i);
+    for (struct span s; work_next(&work, a->gather ? b->n_logits : b->n_rows, &s);)
+        for (uint32_t i = s.begin; i < s.end; i++)
+            mix_norm_row(a, a->gather ? b->logits[i].row : i, i);
 }
 
 ALWAYS vf silu_glu(vf g, vf u) {
@@ -179,11 +181,11 @@ void cpu_glu(const struct op_glu *a, const struct batch *b, struct work work) {
     /* Columns are shared out as well as rows: a decode step has one row. */
     enum { PIECE = 256 };
     uint32_t cols = a->y.cols, pieces = (cols + PIECE - 1) / PIECE;
-    struct span s = work_span(work, b->n_rows * pieces);
-    for (uint32_t unit = s.begin; unit < s.end; unit++) {
-        uint32_t r = unit / pieces, c = unit % pieces * PIECE;
-        uint32_t n = cols - c < PIECE ? cols - c : PIECE;
-        cpu_glu_row(a->act, tensor_row(a->gate, r) + c, tensor_row(a->up, r) + c,
-                    tensor_row(a->y, r) + c, n);
-    }
+    for (struct span s; work_next(&work, b->n_rows * pieces, &s);)
+        for (uint32_t unit = s.begin; unit < s.end; unit++) {
+            uint32_t r = unit / pieces, c = unit % pieces * PIECE;
+            uint32_t n = cols - c < PIECE ? cols - c : PIECE;
+            cpu_glu_row(a->act, tensor_row(a->gate, r) + c, tensor_row(a->up, r) + c,
+                        tensor_row(a->y, r) + c, n);
+        }
 }
