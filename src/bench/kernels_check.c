@@ -52,7 +52,8 @@ struct exact {
 static void exact_member(void *arg, uint32_t member) {
     struct exact *e = arg;
     column_run(&column_ref, e->op, e->batch, e->batch->ids,
-               (struct work){member, e->members, e->scratch + member * e->each});
+               (struct work){
+                   .index = member, .count = e->members, .scratch = e->scratch + member * e->each});
 }
 static void run_exact(struct check *k, const struct op *op, const struct batch *b) {
     uint32_t members = team_threads(k->team);

@@ -17,7 +17,7 @@ struct step_program {
     const struct column *column;
     struct step_limits limits;
     uint32_t threads;
-    unsigned char *scratch; /* threads times scratch_bytes */
+    unsigned char *scratch; /* threads times scratch_bytes, then what the members share */
     size_t scratch_bytes;
     program_tap *tap;
     void *tap_arg;
@@ -123,17 +123,20 @@ static weir_status check_column(const struct step_program *p, weir_error *err) {
 }
 
 static weir_status take_scratch(struct step_program *p, uint32_t threads, weir_error *err) {
-    size_t most = 0;
+    size_t most = 0, shared = 0, all;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         size_t n = p->column->scratch_bytes(&p->op[i], p->limits.rows, p->limits.position);
         most = n > most ? n : most;
+        n = column_shared_bytes(p->column, &p->op[i], p->limits.rows, threads);
+        shared = n > shared ? n : shared;
     }
     p->threads = threads;
     p->scratch_bytes = (most + 4095) & ~(size_t)4095; /* members write to pages of their own */
-    if (p->scratch_bytes == 0)
+    shared = (shared + 4095) & ~(size_t)4095;
+    if (p->scratch_bytes == 0 && shared == 0)
         return WEIR_OK;
-    p->scratch = aligned_alloc(4096, size_mul(p->scratch_bytes, threads));
-    if (!p->scratch)
+    if (__builtin_add_overflow(size_mul(p->scratch_bytes, threads), shared, &all) ||
+        !(p->scratch = aligned_alloc(4096, all)))
         return weir_fail(err, WEIR_NO_MEMORY, "scratch", "no memory for %u times %zu bytes",
                          threads, p->scratch_bytes);
     return WEIR_OK;
@@ -217,11 +220,17 @@ static void show_taps(const struct step_program *p, uint32_t i) {
 
 static void run_member(void *arg, uint32_t member) {
     struct step_program *p = arg;
-    struct work w = {member, p->threads, p->scratch ? p->scratch + member * p->scratch_bytes : NULL,
-                     p->team, 0};
+    struct work w = {.index = member, .count = p->threads, .team = p->team};
+    if (p->scratch) {
+        w.scratch = p->scratch + member * p->scratch_bytes;
+        w.shared = p->scratch + p->threads * p->scratch_bytes;
+    }
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        column_run(p->column, &p->op[i], p->batch, p->batch->ids, w);
-        team_barrier(p->team, member);
+        uint32_t passes = column_passes(p->column, &p->op[i], p->batch);
+        for (w.pass = 0; w.pass < passes; w.pass++) {
+            column_run(p->column, &p->op[i], p->batch, p->batch->ids, w);
+            team_barrier(p->team, member);
+        }
         if (p->tap) {
             if (member == 0)
                 show_taps(p, i);

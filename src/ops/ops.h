@@ -98,7 +98,9 @@ struct batch {
     const struct batch_logits *logits;
 };
 
-/* Member `index` of `count` of the team, and its own scratch memory (struct column: scratch_bytes).
+/* Member `index` of `count` of the team, its own scratch memory (struct column: scratch_bytes), and
+ * memory that all members share (shared_bytes). An operation of several passes is called once for
+ * each, and the team meets in between; shared memory keeps its contents from pass to pass.
  * An operation divides its work in one of two ways: work_span gives each member the same share
  * every time, work_next gives more to those that come further. */
 struct work {
@@ -106,6 +108,8 @@ struct work {
     void *scratch;
     struct team *team; /* that runs the operation; NULL: work_next is work_span */
     uint32_t visited;  /* work_next's place; 0 when the operation is called */
+    uint32_t pass;
+    void *shared;
 };
 
 /* The half-open range of `units` that this member does: contiguous, balanced, the same for every
@@ -120,7 +124,7 @@ static inline struct span work_span(struct work w, uint32_t units) {
 }
 /* The next range of `units` for this member; false when nothing is left for it. Over all members
  * each unit comes exactly once: first most of the member's own share, in ascending ranges, then
- * what slower members have not begun. Once per call of an operation (`units` the same for all
+ * what slower members have not begun. Once per pass of an operation (`units` the same for all
  * members), as ranges of two loops would be taken for one. For columns in which no result depends
  * on who computes what beside it:
  *     for (struct span s; work_next(&work, rows, &s);) ...
@@ -411,6 +415,10 @@ struct column {
     /* Scratch bytes one member needs for this operation in a batch of at most max_rows rows,
      * max_position tokens history. */
     size_t (*scratch_bytes)(const struct op *, uint32_t max_rows, uint32_t max_position);
+    /* Bytes that a team of so many members shares during this operation. NULL: none. */
+    size_t (*shared_bytes)(const struct op *, uint32_t max_rows, uint32_t threads);
+    /* Passes that this operation takes over this batch, the same for every member. NULL: one. */
+    uint32_t (*passes)(const struct op *, const struct batch *);
 };
 
 /* The first and one past the last sequence that an operation of this class works on. */
@@ -427,8 +435,17 @@ static inline struct span batch_class(const struct batch *b, enum seq_class whic
 extern const struct column column_ref;
 /* The fastest column this processor runs. */
 const struct column *column_fast(void);
-/* Runs one operation's share of one member. `ids` are the batch's with references to the step
- * before resolved. */
+/* How often column_run is to be called for this operation, with a barrier behind each call. */
+static inline uint32_t column_passes(const struct column *c, const struct op *op,
+                                     const struct batch *b) {
+    return c->passes ? c->passes(op, b) : 1;
+}
+static inline size_t column_shared_bytes(const struct column *c, const struct op *op,
+                                         uint32_t max_rows, uint32_t threads) {
+    return c->shared_bytes ? c->shared_bytes(op, max_rows, threads) : 0;
+}
+/* Runs one operation's share of one member in one pass. `ids` are the batch's with references to
+ * the step before resolved. */
 void column_run(const struct column *c, const struct op *op, const struct batch *b,
                 const int32_t *ids, struct work w);
 

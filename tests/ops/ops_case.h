@@ -141,7 +141,7 @@ struct op_run {
     const struct op *op;
     const struct batch *batch;
     const int32_t *ids;
-    unsigned char *scratch;
+    unsigned char *scratch, *shared;
     size_t each;
     uint32_t threads;
     struct team *team;
@@ -149,8 +149,17 @@ struct op_run {
 
 static inline void op_run_member(void *arg, uint32_t member) {
     struct op_run *r = arg;
-    column_run(r->column, r->op, r->batch, r->ids,
-               (struct work){member, r->threads, r->scratch + member * r->each, r->team, 0});
+    struct work w = {.index = member,
+                     .count = r->threads,
+                     .scratch = r->scratch + member * r->each,
+                     .team = r->team,
+                     .shared = r->shared};
+    uint32_t passes = column_passes(r->column, r->op, r->batch);
+    for (; w.pass < passes; w.pass++) {
+        column_run(r->column, r->op, r->batch, r->ids, w);
+        if (r->team)
+            team_barrier(r->team, member);
+    }
 }
 
 /* Runs one operation on `threads` members with scratch of exactly the size it asked for. */
@@ -158,11 +167,14 @@ static inline void run_op(const struct column *column, const struct op *op, cons
                           uint32_t max_position, uint32_t threads) {
     size_t each = column->scratch_bytes(op, b->n_rows, max_position);
     each = (each + 63) & ~(size_t)63;
-    struct op_run r = {column, op, b, b->ids, NULL, each, threads, NULL};
+    size_t shared = (column_shared_bytes(column, op, b->n_rows, threads) + 63) & ~(size_t)63;
+    struct op_run r = {column, op, b, b->ids, NULL, NULL, each, threads, NULL};
     size_t bytes = each * threads;
     r.scratch = aligned_alloc(64, bytes ? bytes : 64);
+    r.shared = aligned_alloc(64, shared ? shared : 64);
     memset(r.scratch, 0xFF, bytes); /* NaN: nothing may be taken from scratch that was not put there
                                      */
+    memset(r.shared, 0xFF, shared);
     if (threads == 1) {
         op_run_member(&r, 0);
     } else {
@@ -171,6 +183,7 @@ static inline void run_op(const struct column *column, const struct op *op, cons
         team_close(r.team);
     }
     free(r.scratch);
+    free(r.shared);
 }
 
 /* The fast columns that this machine runs, by level. */

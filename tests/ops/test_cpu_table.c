@@ -511,6 +511,8 @@ static const struct {
     {5, {{5, 1}, {127, 1}, {0, 17}, {100, 64}, {64, 3}}},
     {3, {{0, 127}, {64, 64}, {1, 128}}},
     {1, {{30, 300}}},
+    {4, {{1000, 1}, {330, 1}, {127, 1}, {1900, 1}}},
+    {1, {{2999, 1}}},
 };
 enum { BATCHES = sizeof batches / sizeof *batches };
 
@@ -590,6 +592,46 @@ static void latent_attention_equals_exact(void **state) {
                              b % 2 ? DTYPE_BF16 : DTYPE_F32, (enum seq_class)which, b % 3 != 0);
                     case_check(&c);
                 }
+}
+
+/* Pieces of a history go to as many members as there are, and the answer keeps its bits: one head
+ * and many members, many heads and few. */
+static void long_histories_are_shared_out_without_a_trace(void **state) {
+    static const struct mla_shape shapes[] = {{1, 16, 8, 16, 32}, {40, 8, 4, 8, 16}};
+    const struct column *columns[3];
+    for (uint32_t k = fast_columns(columns); k-- > 0;)
+        for (int s = 0; s < 2; s++)
+            for (size_t b = 10; b < BATCHES; b++) {
+                struct ops_case c;
+                case_open(&c, 0, 60 + b);
+                mla_case(&c, OP_MLA_DECODE, &shapes[s], b, s ? DTYPE_F32 : DTYPE_BF16, DTYPE_BF16,
+                         SEQ_DECODE, true);
+                run_op(columns[k], &c.op, &c.t.b, c.t.longest, 1);
+                float *want = read_views(&c);
+                for (uint32_t threads = 2; threads <= 17; threads += 5) {
+                    run_op(columns[k], &c.op, &c.t.b, c.t.longest, threads);
+                    float *got = read_views(&c);
+                    if (memcmp(want, got, view_floats(&c) * sizeof(float)) != 0)
+                        fail_msg("%s, %s: %u members give other bits than one", c.name,
+                                 columns[k]->name, threads);
+                    free(got);
+                }
+                free(want);
+                heap_free(&c.heap);
+            }
+}
+
+/* Scores so far apart that most weights are zero or would be subnormal numbers. */
+static void attention_to_a_single_position_equals_exact(void **state) {
+    for (int form = 0; form < 2; form++)
+        for (size_t b = 9; b < BATCHES; b++) {
+            struct ops_case c;
+            case_open(&c, 2e-3, 900 + b);
+            mla_case(&c, form ? OP_MLA_PREFILL : OP_MLA_DECODE, &mla_shapes[2], b, DTYPE_BF16,
+                     DTYPE_BF16, SEQ_ALL, true);
+            c.op.u.mla.scale *= 30;
+            case_check(&c);
+        }
 }
 
 /* F-063: any number of heads on a rank, in both forms and both history formats. */
@@ -708,6 +750,8 @@ int main(void) {
         cmocka_unit_test(routing_equals_exact),
         cmocka_unit_test(a_row_of_nan_is_routed_to_valid_experts_with_nan_weights),
         cmocka_unit_test(latent_attention_equals_exact),
+        cmocka_unit_test(long_histories_are_shared_out_without_a_trace),
+        cmocka_unit_test(attention_to_a_single_position_equals_exact),
         cmocka_unit_test(F063_latent_attention_takes_any_number_of_heads),
         cmocka_unit_test(attention_does_not_depend_on_the_batch_and_both_forms_agree),
         cmocka_unit_test(history_is_written_as_the_exact_column_writes_it),

@@ -587,7 +587,7 @@ static void F040_a_draw_depends_on_its_own_row_alone(void **state) {
         struct op_sample a = {{logits, VOCAB, VOCAB}, results};
         memset(results, 0xEE, sizeof results);
         for (uint32_t m = 0; m < members; m++)
-            ref_sample(&a, &b, (struct work){m, members, scratch});
+            ref_sample(&a, &b, (struct work){.index = m, .count = members, .scratch = scratch});
         for (uint32_t i = 0; i < ROWS; i++)
             if (i == 4)
                 assert_int_equal(results[i].token.id, 17);

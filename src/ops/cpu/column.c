@@ -7,7 +7,7 @@ static size_t scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max
     case OP_LINEAR: return cpu_linear_scratch(max_rows);
     case OP_KDA_DECODE: return cpu_kda_decode_scratch(&op->u.kda);
     case OP_KDA_PREFILL: return cpu_kda_prefill_scratch(&op->u.kda);
-    case OP_MLA_DECODE: return cpu_mla_decode_scratch(&op->u.mla);
+    case OP_MLA_DECODE: return cpu_mla_decode_scratch(&op->u.mla, max_position);
     case OP_MLA_PREFILL: return cpu_mla_prefill_scratch(&op->u.mla, max_rows);
     case OP_ROUTE: return cpu_route_scratch(&op->u.route);
     case OP_EXPERTS_UP:
@@ -21,6 +21,14 @@ static size_t scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max
     case OP_COUNT: break;
     }
     return 0;
+}
+
+static size_t shared_bytes(const struct op *op, uint32_t max_rows, uint32_t threads) {
+    return op->kind == OP_MLA_DECODE ? cpu_mla_decode_shared(&op->u.mla, max_rows, threads) : 0;
+}
+
+static uint32_t passes(const struct op *op, const struct batch *b) {
+    return op->kind == OP_MLA_DECODE ? cpu_mla_decode_passes(&op->u.mla, b) : 1;
 }
 
 #if defined(WEIR_ISA_AVX512)
@@ -49,4 +57,6 @@ const struct column cpu_column = {
     .experts_down = cpu_experts_down,
     .sample = ref_sample,
     .scratch_bytes = scratch_bytes,
+    .shared_bytes = shared_bytes,
+    .passes = passes,
 };

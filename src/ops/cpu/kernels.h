@@ -8,8 +8,8 @@
 
 #define cpu_dot                 ISA_NAME(dot)
 #define cpu_dot_scratch_bytes   ISA_NAME(dot_scratch_bytes)
-#define cpu_combine             ISA_NAME(combine)
 #define cpu_gemm                ISA_NAME(gemm)
+#define cpu_product             ISA_NAME(product)
 #define cpu_embed               ISA_NAME(embed)
 #define cpu_mix_norm            ISA_NAME(mix_norm)
 #define cpu_norm                ISA_NAME(norm)
@@ -35,6 +35,8 @@
 #define cpu_mla_write           ISA_NAME(mla_write)
 #define cpu_mla_decode          ISA_NAME(mla_decode)
 #define cpu_mla_decode_scratch  ISA_NAME(mla_decode_scratch)
+#define cpu_mla_decode_shared   ISA_NAME(mla_decode_shared)
+#define cpu_mla_decode_passes   ISA_NAME(mla_decode_passes)
 #define cpu_mla_prefill         ISA_NAME(mla_prefill)
 #define cpu_mla_prefill_scratch ISA_NAME(mla_prefill_scratch)
 #define cpu_column              ISA_NAME(column)
@@ -74,12 +76,6 @@ size_t cpu_dot_scratch_bytes(void);
 /* ------------------------------------------------------------------------------------------ gemm.c
  */
 
-/* out[j][c] = out[j][c]*keep[j] + sum_r p[j][r] * m[r][c] for r in [0, rows), c in [0, cols), r
- * ascending. cols may be smaller than the matrix. F32 or BF16 (and MXFP4 with cols a multiple of
- * 32). keep NULL: out is overwritten. */
-void cpu_combine(const struct mat *m, uint32_t rows, uint32_t cols, const float *const *p,
-                 const float *keep, float *const *out, uint32_t n);
-
 /* C (+-)= A B with C [m, n], A [m, k] whose element (i, l) is a[i*a_row + l*a_col], B [k, n]
  * row-major; n a multiple of VL. sign 0: C = A B, 1: C += A B, -1: C -= A B. */
 struct gemm_a {
@@ -88,6 +84,13 @@ struct gemm_a {
 };
 void cpu_gemm(uint32_t m, uint32_t n, uint32_t k, struct gemm_a a, const float *b, size_t ldb,
               float *c, size_t ldc, int sign);
+
+/* --------------------------------------------------------------------------------------- product.c
+ */
+
+/* C = A B, or C += A B with `add`; for A and B of attention, see there. n a multiple of VL. */
+void cpu_product(uint32_t m, uint32_t n, uint32_t k, struct gemm_a a, const float *b, size_t ldb,
+                 float *c, size_t ldc, bool add);
 
 /* ------------------------------------------------------------------------------------------ rows.c
  */
@@ -151,11 +154,13 @@ size_t cpu_kda_decode_scratch(const struct op_kda *);
 void cpu_kda_prefill(const struct op_kda *, const struct batch *, struct work);
 size_t cpu_kda_prefill_scratch(const struct op_kda *);
 
-/* ------------------------------------------------------------------------------------------- mla.c
+/* ----------------------------------------------------- mla_write.c, mla_decode.c, mla_prefill.c
  */
 void cpu_mla_write(const struct op_mla_write *, const struct batch *, struct work);
 void cpu_mla_decode(const struct op_mla *, const struct batch *, struct work);
-size_t cpu_mla_decode_scratch(const struct op_mla *);
+size_t cpu_mla_decode_scratch(const struct op_mla *, uint32_t max_position);
+size_t cpu_mla_decode_shared(const struct op_mla *, uint32_t max_rows, uint32_t members);
+uint32_t cpu_mla_decode_passes(const struct op_mla *, const struct batch *);
 void cpu_mla_prefill(const struct op_mla *, const struct batch *, struct work);
 size_t cpu_mla_prefill_scratch(const struct op_mla *, uint32_t max_rows);
 

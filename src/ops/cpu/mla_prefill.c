@@ -1,65 +1,16 @@
-/* mla.c: gated latent attention over paged history. Called through the columns of this folder.
- * Both forms walk the history page by page with an online softmax: scores of a page, new maximum,
- * what was summed so far scaled down, values added. Pages are absolute, so a row's sums do not
- * depend on how its sequence was cut into steps, and no buffer grows with the history.
- *   decode (absorbed): one key of C+R values serves all heads; a member reads each page once for
- *     all its heads of a row.
- *   prefill (expanded): a page's keys and values are formed once per head and used by all rows.
+/* mla_prefill.c: latent attention of many rows, expanded: a page's keys and values are formed once
+ * per head and used by all rows. Called through the columns of this folder. It walks the history
+ * page by page with an online softmax: scores of a page, new maximum, what was summed so far scaled
+ * down, values added. Pages are absolute, so a row's sums do not depend on how its sequence was cut
+ * into steps, and no buffer grows with the history.
  * Invariant that bites: the last page holds leftovers behind the last position; they may be NaN and
  * are neither scored nor weighted. */
-#include "ops/cpu/kernels.h"
-#include "ops/cpu/vmath.h"
-
-#include <math.h>
-
-static unsigned char *kv_record(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                                uint32_t position) {
-    size_t size = pool->dtype == DTYPE_F32 ? 4 : 2;
-    return pool->data + (size_t)pages[position / PAGE_TOKENS] * pool->page_bytes +
-           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) * pool->width * size;
-}
+#include "ops/cpu/mla.h"
 
 static struct mat kv_page(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
                           uint32_t position) {
     return (struct mat){kv_record(pool, layer, pages, position), NULL, pool->dtype, pool->width,
                         (size_t)pool->width * (pool->dtype == DTYPE_F32 ? 4 : 2)};
-}
-
-/* ------------------------------------------------------------------------------------ write */
-
-static void write_row(const struct op_mla_write *a, const float *x, void *record) {
-    uint32_t latent = a->kv_lora, width = a->pool->width;
-    vf square = vset(0);
-    for (uint32_t c = 0; c < latent; c += VL) {
-        vf v = vloadm(x + c, vmask(latent - c));
-        square = vfma(v, v, square);
-    }
-    float inv = 1.0f / sqrtf(vsum(square) / (float)latent + a->eps);
-    if (a->pool->dtype == DTYPE_F32) {
-        float *to = record;
-        for (uint32_t c = 0; c < latent; c++)
-            to[c] = x[c] * inv * a->norm[c];
-        memcpy(to + latent, x + latent, (width - latent) * sizeof *to);
-        return;
-    }
-    uint16_t *to = record;
-    for (uint32_t c = 0; c < latent; c++)
-        to[c] = f32_to_bf16(x[c] * inv * a->norm[c]);
-    for (uint32_t c = latent; c < width; c++)
-        to[c] = f32_to_bf16(x[c]);
-}
-
-void cpu_mla_write(const struct op_mla_write *a, const struct batch *b, struct work work) {
-    struct span s = work_span(work, b->n_rows);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        const struct batch_seq *seq = &b->seqs[i];
-        uint32_t first = seq->row0 + (seq->kept > seq->pos0 ? seq->kept - seq->pos0 : 0);
-        uint32_t begin = first > s.begin ? first : s.begin;
-        uint32_t end = seq->row0 + seq->rows < s.end ? seq->row0 + seq->rows : s.end;
-        for (uint32_t r = begin; r < end; r++)
-            write_row(a, tensor_row(a->kv, r),
-                      kv_record(a->pool, a->layer, seq->pages, seq->pos0 + (r - seq->row0)));
-    }
 }
 
 /* ----------------------------------------------------------------------------------- softmax */
@@ -96,115 +47,6 @@ static float online_take(struct online *s, float *score, uint32_t n, float scale
     s->total = s->total * keep + vsum(sum);
     s->top = now;
     return keep;
-}
-
-/* out = o / total * sigmoid(g). */
-static void gate_out(const float *o, float total, const float *g, float *out, uint32_t n) {
-    vf inv = vset(1.0f / total);
-    for (uint32_t c = 0; c < n; c += VL) {
-        vm m = vmask(n - c);
-        vf x = vloadm(o + c, m) * inv;
-        vstorem(out + c, m, g ? vmul(x, vsigmoid(vloadm(g + c, m))) : x);
-    }
-}
-
-/* ------------------------------------------------------------------------------------ decode */
-
-enum { HEADS = 16 }; /* heads that share a page while it is in the first-level cache */
-
-struct absorbed {
-    float *query;  /* [heads][width] */
-    float *latent; /* [heads][kv_lora] */
-    float *score;  /* [HEADS][PAGE_TOKENS] */
-    float *value;  /* [v_dim] */
-    struct online *online;
-    void *blocks;
-};
-
-static void absorbed_take(struct absorbed *s, const struct op_mla *a, unsigned char **at) {
-    s->query = carve(at, (size_t)a->heads * a->pool->width * sizeof(float));
-    s->latent = carve(at, (size_t)a->heads * a->kv_lora * sizeof(float));
-    s->score = carve(at, HEADS * PAGE_TOKENS * sizeof(float));
-    s->value = carve(at, a->v_dim * sizeof(float));
-    s->online = carve(at, a->heads * sizeof *s->online);
-    s->blocks = carve(at, cpu_dot_scratch_bytes());
-}
-
-size_t cpu_mla_decode_scratch(const struct op_mla *a) {
-    return ((size_t)a->heads * (a->pool->width + a->kv_lora + 2) + HEADS * PAGE_TOKENS + a->v_dim) *
-               sizeof(float) +
-           cpu_dot_scratch_bytes() + 7 * 64;
-}
-
-/* One page of n positions for heads [h0, h1). */
-static void absorbed_page(const struct op_mla *a, struct absorbed *s, const struct mat *page,
-                          uint32_t n, uint32_t h0, uint32_t h1) {
-    for (uint32_t h = h0; h < h1; h += HEADS) {
-        uint32_t now = h1 - h < HEADS ? h1 - h : HEADS;
-        const float *query[HEADS], *weight[HEADS];
-        float *score[HEADS], *latent[HEADS], keep[HEADS];
-        for (uint32_t i = 0; i < now; i++) {
-            query[i] = s->query + (size_t)(h + i) * a->pool->width;
-            latent[i] = s->latent + (size_t)(h + i) * a->kv_lora;
-            weight[i] = score[i] = s->score + i * PAGE_TOKENS;
-        }
-        cpu_dot(page, 0, n, query, score, now, false, s->blocks);
-        for (uint32_t i = 0; i < now; i++)
-            keep[i] = online_take(&s->online[h + i], score[i], n, a->scale);
-        cpu_combine(page, n, a->kv_lora, weight, keep, latent, now);
-    }
-}
-
-/* Heads [h0, h1) of one row that stands at `position`. */
-static void absorbed_row(const struct op_mla *a, const struct batch_seq *seq, uint32_t row,
-                         uint32_t h0, uint32_t h1, struct absorbed *s) {
-    uint32_t width = a->pool->width, per_head = a->nope_dim + a->v_dim;
-    struct mat kv_b = mat_of(&a->kv_b);
-    for (uint32_t h = h0; h < h1; h++) {
-        const float *q = tensor_row(a->q, row) + (size_t)h * (a->nope_dim + a->rope_dim);
-        float *query = s->query + (size_t)h * width;
-        struct mat key = mat_from(kv_b, (size_t)h * per_head);
-        cpu_combine(&key, a->nope_dim, a->kv_lora, &q, NULL, &query, 1);
-        memcpy(query + a->kv_lora, q + a->nope_dim, a->rope_dim * sizeof(float));
-        memset(s->latent + (size_t)h * a->kv_lora, 0, a->kv_lora * sizeof(float));
-        s->online[h] = (struct online){-INFINITY, 0};
-    }
-    uint32_t n = seq->pos0 + (row - seq->row0) + 1;
-    for (uint32_t t = 0; t < n; t += PAGE_TOKENS) {
-        struct mat page = kv_page(a->pool, a->layer, seq->pages, t);
-        absorbed_page(a, s, &page, n - t < PAGE_TOKENS ? n - t : PAGE_TOKENS, h0, h1);
-    }
-    for (uint32_t h = h0; h < h1; h++) {
-        struct mat value = mat_from(kv_b, (size_t)h * per_head + a->nope_dim);
-        const float *latent = s->latent + (size_t)h * a->kv_lora;
-        cpu_dot(&value, 0, a->v_dim, &latent, &s->value, 1, false, s->blocks);
-        gate_out(s->value, s->online[h].total,
-                 a->g.data ? tensor_row(a->g, row) + (size_t)h * a->v_dim : NULL,
-                 tensor_row(a->out, row) + (size_t)h * a->v_dim, a->v_dim);
-    }
-}
-
-void cpu_mla_decode(const struct op_mla *a, const struct batch *b, struct work work) {
-    struct span seqs = batch_class(b, a->which);
-    uint64_t units = 0, begin = 0; /* (row, head), weighted by the history they read */
-    for (uint32_t i = seqs.begin; i < seqs.end; i++)
-        units += (uint64_t)b->seqs[i].rows * a->heads * (b->seqs[i].pos0 / PAGE_TOKENS + 1);
-    uint64_t lo = units * work.index / work.count, hi = units * (work.index + 1) / work.count;
-    unsigned char *at = work.scratch;
-    struct absorbed s;
-    absorbed_take(&s, a, &at);
-    for (uint32_t i = seqs.begin; i < seqs.end; i++) {
-        const struct batch_seq *seq = &b->seqs[i];
-        uint64_t cost = seq->pos0 / PAGE_TOKENS + 1;
-        for (uint32_t r = 0; r < seq->rows; r++, begin += cost * a->heads) {
-            /* A head belongs to the member in whose share it begins. */
-            uint64_t h0 = lo > begin ? (lo - begin + cost - 1) / cost : 0;
-            uint64_t h1 = hi > begin ? (hi - begin + cost - 1) / cost : 0;
-            h1 = h1 < a->heads ? h1 : a->heads;
-            if (h0 < h1)
-                absorbed_row(a, seq, seq->row0 + r, (uint32_t)h0, (uint32_t)h1, &s);
-        }
-    }
 }
 
 /* ----------------------------------------------------------------------------------- prefill */
