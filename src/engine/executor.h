@@ -7,6 +7,7 @@
 #define WEIR_ENGINE_EXECUTOR_H
 
 #include "forward/program.h"
+#include "machine/place.h"
 
 enum { EXECUTOR_DEPTH = 2 };
 
@@ -34,11 +35,11 @@ struct executor {
     void (*close)(struct executor *x);
 };
 
-/* Steps run on a thread of their own with a team of `threads`. Takes over `program` (also on
- * failure). */
+/* Steps run on a thread of their own with a team of `threads`, each kept on its node of `place`
+ * (NULL: anywhere), which must outlive the executor. Takes over `program` (also on failure). */
 weir_status executor_open_program(struct step_program *program, uint32_t threads,
-                                  struct step_limits limits, struct executor **out,
-                                  weir_error *err);
+                                  const struct place *place, struct step_limits limits,
+                                  struct executor **out, weir_error *err);
 
 /* Nothing is computed: a step ends when it is submitted. A row whose state has a script answers
  * with the script's next ids, as many as the script's next step says; after its end, and without

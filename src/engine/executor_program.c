@@ -39,6 +39,7 @@ struct program_executor {
     struct counter submitted, done;
     struct step_program *program;
     struct team *team;
+    const struct place *place;
     int32_t *ids; /* of the running batch, references resolved */
     struct flight flight[EXECUTOR_DEPTH];
     uint32_t collected;
@@ -110,6 +111,8 @@ static void run_step(struct program_executor *x, uint32_t ticket) {
 
 static void *executor_main(void *arg) {
     struct program_executor *x = arg;
+    if (place_nodes(x->place) > 1) /* here, as this thread is member 0 */
+        team_run(x->team, place_member, (void *)(uintptr_t)x->place);
     for (uint32_t ticket = 0;; ticket++) {
         counter_wait(&x->submitted, ticket, x->spin_executor);
         if (atomic_load(&x->closing))
@@ -156,8 +159,8 @@ static void program_close(struct executor *base) {
 }
 
 weir_status executor_open_program(struct step_program *program, uint32_t threads,
-                                  struct step_limits limits, struct executor **out,
-                                  weir_error *err) {
+                                  const struct place *place, struct step_limits limits,
+                                  struct executor **out, weir_error *err) {
     *out = NULL;
     size_t bytes = (sizeof(struct program_executor) + 63) & ~(size_t)63;
     struct program_executor *x = aligned_alloc(64, bytes);
@@ -168,6 +171,7 @@ weir_status executor_open_program(struct step_program *program, uint32_t threads
     *x = (struct program_executor){
         .base = {program_submit, program_collect, program_close},
         .program = program,
+        .place = place,
     };
     /* The executor's core is idle while the engine thread schedules, unless both share the only
      * one. The engine thread has a core to poll on only where the team leaves one. */

@@ -5,6 +5,7 @@
 #include "engine/options.h"
 
 #include "base/file.h"
+#include "base/log.h"
 
 #include <limits.h>
 #include <openssl/evp.h>
@@ -16,6 +17,7 @@ struct loaded {
     struct weights *weights;
     struct cache_store store;
     bool has_store;
+    struct place *place;
     struct record_shape shape;
     struct cache_key fingerprint;
     const weir_options *options; /* of weir_open, while it runs */
@@ -29,6 +31,7 @@ static void loaded_close(void *arg) {
         cache_store_close(&l->store);
     if (l->weights)
         weights_close(l->weights);
+    place_close(l->place);
     free(l);
 }
 
@@ -126,6 +129,19 @@ static weir_status open_tiers(void *arg, void (*notify)(void *), void *notify_ar
     return st;
 }
 
+/* Several memory nodes: members stay on theirs, and the pools are spread over all, since which
+ * member comes to a page or a state changes with the batch. Everything else lies where it is
+ * touched first: scratch with its member, and weights, whose shares are the same in every step,
+ * with the member that reads them first, unless the system has them in its cache from before. */
+static void place_memory(struct loaded *l, uint32_t threads) {
+    l->place = place_open(threads, NULL);
+    if (place_nodes(l->place) == 1)
+        return;
+    bool spread = place_spread(l->place, l->store.memory.base, l->store.memory.size);
+    log_line(LOG_INFO, "%" PRIu32 " threads on %" PRIu32 " memory nodes; pools %s", threads,
+             place_nodes(l->place), spread ? "spread over them" : "not spread: the system refused");
+}
+
 /* Weights, pools and program of a column that computes. */
 static weir_status open_computing(const char *dir, const weir_options *o, struct loaded *l,
                                   const struct column *column, const struct engine_sizes *s,
@@ -142,12 +158,13 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     if (st)
         return st;
     l->has_store = true;
+    place_memory(l, s->threads);
     struct step_program *program;
     st = program_build(m, l->weights, column, &l->store.kv, &l->store.state, limits, s->threads,
                        &program, err);
     if (st)
         return st;
-    return executor_open_program(program, s->threads, limits, out, err);
+    return executor_open_program(program, s->threads, l->place, limits, out, err);
 }
 
 static void describe_cache(const weir_options *o, const struct checkpoint_policy *policy,

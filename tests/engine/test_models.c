@@ -527,7 +527,7 @@ static void F067_a_poisoned_state_ends_its_request_and_its_slot_is_clean_again(v
                          .store = &store,
                          .at_position = 40,
                          .slot = -1};
-    assert_int_equal(executor_open_program(program, 1, limits, &p.inner, &err), WEIR_OK);
+    assert_int_equal(executor_open_program(program, 1, NULL, limits, &p.inner, &err), WEIR_OK);
     struct engine_setup setup = {
         .info = {.kv_pages = PAGES, .state_slots = SEQS, .vocab_size = m.vocab},
         .request = {.vocab = m.vocab, .max_model_len = 512, .eos = m.eos, .n_eos = m.n_eos},
