@@ -4,6 +4,7 @@
 #include "bench/answer.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 enum { BODY_LIMIT = 64 << 20, ERROR_BODY_LIMIT = 64 << 10 };
@@ -68,16 +69,20 @@ static bool take_error(struct answer *a, const json_t *object, int status) {
 
 /* A count, false where it is none. Up to what the files of a run hold: beyond it no number of
  * tokens is true, and the whole run could not be read back. */
-static bool count_of(const json_t *object, const char *name, uint64_t *out) {
+static bool count_of(struct answer *a, const json_t *object, const char *name, uint64_t *out) {
     const int64_t most = INT64_C(1) << 53;
     const json_t *v = json_object_get(object, name);
+    if (!v || json_is_null(v))
+        return false;
     if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most) {
         *out = (uint64_t)json_integer_value(v);
         return true;
     }
     double real = json_is_real(v) ? json_real_value(v) : -1;
-    if (!(real >= 0 && real <= (double)most))
+    if (!(real >= 0 && real <= (double)most && real == floor(real))) {
+        a->odd_counts++;
         return false;
+    }
     *out = (uint64_t)real;
     return true;
 }
@@ -87,18 +92,20 @@ static void take_usage(struct answer *a, const json_t *usage) {
     uint64_t n;
     if (!json_is_object(usage))
         return;
-    if (count_of(usage, "completion_tokens", &n)) {
+    if (count_of(a, usage, "completion_tokens", &n)) {
         a->completion_tokens = n;
         a->has_usage = true;
     }
-    if (count_of(usage, "prompt_tokens", &n))
+    if (count_of(a, usage, "prompt_tokens", &n)) {
         a->prompt_tokens = n;
-    if (count_of(json_object_get(usage, "prompt_tokens_details"), "cached_tokens", &n)) {
+        a->has_prompt = true;
+    }
+    if (count_of(a, json_object_get(usage, "prompt_tokens_details"), "cached_tokens", &n)) {
         a->cached_tokens = n;
         a->has_cached = true;
     }
-    if (count_of(json_object_get(usage, "completion_tokens_details"), "reasoning_tokens", &n) ||
-        count_of(usage, "reasoning_tokens", &n))
+    if (count_of(a, json_object_get(usage, "completion_tokens_details"), "reasoning_tokens", &n) ||
+        count_of(a, usage, "reasoning_tokens", &n))
         a->reasoning_tokens = n;
 }
 

@@ -21,7 +21,8 @@ struct answer {
     bool id_changed;  /* objects of one answer had different ids */
     uint32_t n_chunks;
     uint64_t n_token_ids; /* where the server sends the ids themselves; else 0 */
-    bool has_usage, has_cached;
+    bool has_usage, has_cached, has_prompt;
+    uint32_t odd_counts; /* fields of usage that are no count */
     uint64_t prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens;
 
     bool failed; /* with the first reason: */

@@ -70,7 +70,12 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user) {
         learn_status(x);
     if (x->events.data && size * n > 0)
         x->events.data(x->user, x->status, bytes, size * n, x->last);
-    return size * n;
+    return x->refused ? 0 : size * n; /* libcurl ends a transfer that not all was taken of */
+}
+
+void client_refuse(struct exchange *x, const char *why) {
+    x->refused = true;
+    snprintf(x->why, sizeof x->why, "%s", why);
 }
 
 /* Which of the few words that results know. */
@@ -204,8 +209,10 @@ void client_finish_all(struct client *c) {
         c->api->easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&x);
         struct exchange_end end = {.ok = code == CURLE_OK, .type = "", .message = ""};
         if (!end.ok) {
-            end.type = type_of(code, x);
-            end.message = x->fault[0] ? x->fault : c->api->easy_strerror(code);
+            end.type = x->refused ? "protocol" : type_of(code, x);
+            end.message = x->refused    ? x->why
+                          : x->fault[0] ? x->fault
+                                        : c->api->easy_strerror(code);
         }
         /* The end was seen with the socket's last bytes; trouble without any is of now. */
         tell_end(c, x, &end, end.ok ? client_stamp(c, x) : client_now());

@@ -61,6 +61,10 @@ struct exchange *client_send(struct client *c, const char *path, const char *bod
 /* Ends it at once; `ended` is called before this returns. */
 void client_cancel(struct client *c, struct exchange *x);
 
+/* Ends it as a failure of the protocol, from within its `data`: `ended` is called later, with these
+ * words. */
+void client_refuse(struct exchange *x, const char *why);
+
 /* A file descriptor to watch beside the sockets; `ready` is called when it is readable. */
 weir_status client_watch(struct client *c, int fd, void (*ready)(void *user), void *user,
                          weir_error *err);

@@ -16,8 +16,9 @@ struct exchange {
     int64_t sent, last; /* last: when something was heard of it */
     int fd;             /* that libcurl waits for; -1: none yet */
     int status;
-    bool resent, is_post;
+    bool resent, is_post, refused;
     char fault[CURL_ERROR_SIZE];
+    char why[160]; /* with refused */
     char url[];
 };
 

@@ -18,7 +18,7 @@ static struct compare_run *next_run(struct compare_side *s, const char *path, we
         weir_fail(err, WEIR_NO_MEMORY, path, "no memory");
         return NULL;
     }
-    s->run[s->n] = (struct compare_run){.path = copy};
+    s->run[s->n] = (struct compare_run){.path = copy, .answer_share = NAN};
     return &s->run[s->n++];
 }
 
@@ -35,6 +35,7 @@ static weir_status take_run(struct compare_run *c, const struct run *r, weir_err
         c->cancelled = r->was_cancelled;
         c->scaled = !run_is_unscaled(r);
         c->started = r->started;
+        c->answer_share = summary->answer_share;
         c->invalid = json_array();
         for (uint32_t i = 0; i < summary->n_invalid; i++)
             json_array_append_new(c->invalid, json_string(summary->invalid[i]));
@@ -53,6 +54,27 @@ static weir_status take_run(struct compare_run *c, const struct run *r, weir_err
     return status;
 }
 
+/* The same directory, or a copy of it: both would halve a noise that nobody measured. */
+static weir_status refuse_twice(const struct compare_side *s, weir_error *err) {
+    const struct compare_run *last = &s->run[s->n - 1];
+    char *mine = realpath(last->path, NULL);
+    weir_status status = WEIR_OK;
+    for (size_t i = 0; !status && i + 1 < s->n; i++) {
+        const struct compare_run *c = &s->run[i];
+        char *other = realpath(c->path, NULL);
+        bool same = (mine && other && !strcmp(mine, other)) ||
+                    (c->started && c->started == last->started && !c->is_foreign &&
+                     !strcmp(c->fingerprint, last->fingerprint));
+        free(other);
+        if (same)
+            status = weir_fail(err, WEIR_BAD_VALUE, last->path,
+                               "is the same run as %s on this side: a run is no repeat of itself",
+                               c->path);
+    }
+    free(mine);
+    return status;
+}
+
 static weir_status add_directory(struct compare_side *s, const char *path, weir_error *err) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
@@ -63,6 +85,8 @@ static weir_status add_directory(struct compare_side *s, const char *path, weir_
         status = c ? take_run(c, r, err) : WEIR_NO_MEMORY;
         run_free(r);
     }
+    if (!status)
+        status = refuse_twice(s, err);
     free(r);
     return status;
 }
@@ -97,6 +121,15 @@ static const struct result_row *choose(const struct results *l, const char *file
     return NULL;
 }
 
+/* A file that says nothing of it is taken for valid. */
+static void take_state(struct compare_run *c, const char *state) {
+    c->valid = !state[0];
+    c->cancelled = !strcmp(state, "cancelled");
+    c->scaled = !strcmp(state, "scaled");
+    if (state[0])
+        json_array_append_new(c->invalid, json_sprintf("its file says: %s", state));
+}
+
 static weir_status add_file(struct compare_side *s, const char *path, uint32_t gpus,
                             weir_error *err) {
     struct results l = {0};
@@ -114,8 +147,9 @@ static weir_status add_file(struct compare_side *s, const char *path, uint32_t g
     if (c) {
         for (size_t i = 0; metric_at(i); i++)
             c->value[i] = metric_of_result(metric_at(i), row);
-        c->is_foreign = c->valid = true;
+        c->is_foreign = true;
         c->invalid = json_array();
+        take_state(c, row->state);
         c->label = row->label[0] ? strdup(row->label) : NULL;
         c->version = strdup("");
         c->configuration = json_object();
@@ -174,8 +208,12 @@ static void try_records(struct compare_run *c, int64_t started) {
     struct run *r = calloc(1, sizeof *r);
     weir_error ignored = {0};
     if (r && !access(c->path, R_OK) && !run_read(c->path, r, &ignored)) {
+        struct run_summary *sum = r->started == started ? calloc(1, sizeof *sum) : NULL;
         if (r->started == started)
             c->has_sample = !sample_of(r, &c->sample, &ignored);
+        if (sum && !run_summarise(r, sum, &ignored))
+            c->answer_share = sum->answer_share;
+        free(sum);
         run_free(r);
     }
     free(r);

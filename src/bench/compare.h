@@ -19,7 +19,8 @@ struct compare_run {
     bool has_sample;
     bool is_foreign; /* a file of another tool: nothing is known of its validity */
     bool valid, cancelled, scaled;
-    int64_t started; /* Unix time in ns; 0: unknown */
+    double answer_share; /* tokens of answers by those asked for; NAN: unknown */
+    int64_t started;     /* Unix time in ns; 0: unknown */
 };
 
 struct compare_side {
@@ -31,7 +32,8 @@ struct compare_side {
 /* Adds the result directories of "DIR" or "DIR,DIR,...". A file among them is another tool's result
  * (trace/read_results.h): figures without records; of one that holds several points, FILE@N is the
  * one of concurrency N. `gpus`: of files that do not say how many, 0: such are refused.
- * WEIR_BAD_FILE. */
+ * A run that is there already is
+ * refused: it is no repeat of itself. WEIR_BAD_FILE, WEIR_BAD_VALUE. */
 weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t gpus,
                              weir_error *err);
 /* Adds the run of one directory, whose name may hold commas. */

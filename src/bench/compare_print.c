@@ -45,7 +45,8 @@ static void print_sides(FILE *out, const struct compare_side *sides, size_t n) {
             json_array_foreach(r->invalid, j, reason)
                 fprintf(out, "   %s: not valid: %s\n", r->path, json_string_value(reason));
             if (r->is_foreign)
-                fprintf(out, "   %s: figures alone, no records; validity unknown\n", r->path);
+                fprintf(out, "   %s: figures alone, no records%s\n", r->path,
+                        r->valid ? "; validity unknown" : "");
             if (r->scaled)
                 fprintf(out, "   %s: scaled replay, not comparable with unscaled ones\n", r->path);
         }

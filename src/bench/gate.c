@@ -58,11 +58,33 @@ static bool find_other_workload(struct gate *g, const struct compare_run *a,
     return good;
 }
 
+/* Geometric mean over a side's runs of the share of the asked tokens that answers had; NAN: a run
+ * of it does not tell. */
+static double answer_share(const struct compare_side *s) {
+    double sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += log(s->run[i].answer_share);
+    return exp(sum / (double)s->n);
+}
+
+/* Half of each answer takes half the time: without this, not answering would be an improvement. */
+static bool find_other_answers(struct gate *g, const struct compare_side *a,
+                               const struct compare_side *b) {
+    double x = answer_share(a), y = answer_share(b);
+    if (!(x > 0) || !(y > 0) || fabs(log(y / x)) <= log1p(RUN_LENGTH_SLACK))
+        return true;
+    return fault(
+        g,
+        "answers had %.1f %% of the tokens asked for, the baseline's had %.1f %%: they are "
+        "not the same work (--allow-different lets it pass)",
+        100 * y, 100 * x);
+}
+
 static bool find_faults(struct gate *g, const struct compare_side *a, const struct compare_side *b,
                         bool allow_invalid, bool allow_different) {
     bool good = true;
     if (!allow_different && a->n && b->n)
-        good = find_other_workload(g, &a->run[0], &b->run[0]);
+        good = find_other_workload(g, &a->run[0], &b->run[0]) && find_other_answers(g, a, b);
     for (size_t i = 0; i < b->n; i++) {
         const struct compare_run *r = &b->run[i];
         size_t k;
@@ -75,7 +97,9 @@ static bool find_faults(struct gate *g, const struct compare_side *a, const stru
             if (!json_array_size(r->invalid))
                 good = fault(g, "%s: is not valid", r->path) && good;
         }
-        if (a->n && !r->is_foreign && !a->run[0].is_foreign && r->scaled != a->run[0].scaled)
+        /* Of a file of another tool it is known only where it says that it is. */
+        if (a->n && (!r->is_foreign || r->scaled) && (!a->run[0].is_foreign || a->run[0].scaled) &&
+            r->scaled != a->run[0].scaled)
             good = fault(g, "%s: is %sscaled and the baseline is %s", r->path,
                          r->scaled ? "" : "not ", a->run[0].scaled ? "" : "not") &&
                    good;
@@ -83,10 +107,16 @@ static bool find_faults(struct gate *g, const struct compare_side *a, const stru
     return good;
 }
 
-static void judge_figure(struct gate_result *r) {
+/* An interval that holds the threshold and nearly everything else says nothing: of two baselines
+ * that differ, it holds a halving and a doubling. */
+static void judge_figure(struct gate_result *r, double resolution) {
     const struct ratio *x = &r->comparison.ratio;
     const struct metric *m = r->comparison.metric;
     r->worse = metric_worse_percent(m, x->value);
+    /* Half the rate is twice the latency. */
+    double unseen = m->higher_better   ? resolution
+                    : resolution < 100 ? 100 * (1 / (1 - resolution / 100) - 1)
+                                       : (double)INFINITY;
     r->has_interval = x->kind != INTERVAL_NONE && x->low <= x->high;
     r->worse_at_least = r->worse_at_most = r->worse;
     if (r->has_interval) {
@@ -97,14 +127,16 @@ static void judge_figure(struct gate_result *r) {
         r->outcome = GATE_SKIPPED;
     else if (!isfinite(x->candidate))
         r->outcome = GATE_NO_VALUE;
+    else if (r->worse_at_least > r->threshold)
+        r->outcome = GATE_REGRESSED;
     else
-        r->outcome = r->worse_at_least > r->threshold ? GATE_REGRESSED : GATE_PASSED;
+        r->outcome = r->worse_at_most > fmax(r->threshold, unseen) ? GATE_UNDECIDED : GATE_PASSED;
 }
 
 weir_status gate_judge(const struct compare_side *baseline, const struct compare_side *candidate,
                        const struct gate_rule *rule, size_t n, const struct run_noise *noise,
-                       const struct bootstrap_options *o, bool allow_invalid, bool allow_different,
-                       struct gate *out, weir_error *err) {
+                       const struct bootstrap_options *o, double resolution, bool allow_invalid,
+                       bool allow_different, struct gate *out, weir_error *err) {
     *out = (struct gate){.result = calloc(n + 1, sizeof *out->result), .n = n};
     const struct metric **m = calloc(n + 1, sizeof *m);
     struct comparison *c = calloc(n + 1, sizeof *c);
@@ -119,18 +151,21 @@ weir_status gate_judge(const struct compare_side *baseline, const struct compare
     if (!status)
         status = compare_sides(baseline, candidate, m, n, noise, &each, c, err);
     size_t judged = 0;
-    bool good = true;
+    bool good = true, undecided = false;
     for (size_t i = 0; !status && i < n; i++) {
         struct gate_result *r = &out->result[i];
         r->comparison = c[i];
         r->threshold = rule[i].threshold;
-        judge_figure(r);
+        judge_figure(r, resolution);
         judged += r->outcome != GATE_SKIPPED;
-        good = good && (r->outcome == GATE_PASSED || r->outcome == GATE_SKIPPED);
+        good = good && r->outcome != GATE_REGRESSED && r->outcome != GATE_NO_VALUE;
+        undecided = undecided || r->outcome == GATE_UNDECIDED;
     }
     if (!status && !judged && !fault(out, "the baseline has none of the figures asked for"))
         status = weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory");
-    out->passed = good && !out->n_faults;
+    good = good && !out->n_faults;
+    out->passed = good && !undecided;
+    out->undecided = good && undecided;
     free(m);
     free(c);
     if (status)
@@ -152,6 +187,7 @@ static const char *outcome_name(enum gate_outcome o) {
     case GATE_REGRESSED: return "REGRESSED";
     case GATE_NO_VALUE: return "NO VALUE";
     case GATE_SKIPPED: return "not judged: the baseline has no value";
+    case GATE_UNDECIDED: return "INCONCLUSIVE";
     }
     return "";
 }
@@ -164,13 +200,14 @@ static const char *change(double worse, char out[48]) {
     return out;
 }
 
-/* From the better end to the worse one. */
+/* From the better end to the worse one where they differ in sign; else the lesser change first. */
 static const char *interval(const struct gate_result *r, char out[64]) {
     double from = r->worse_at_least, to = r->worse_at_most;
     if (!r->has_interval)
         snprintf(out, 64, "none");
     else if ((from > 0) == (to > 0))
-        snprintf(out, 64, "%.2f .. %.2f %% %s", fabs(from), fabs(to), to > 0 ? "worse" : "better");
+        snprintf(out, 64, "%.2f .. %.2f %% %s", fmin(fabs(from), fabs(to)),
+                 fmax(fabs(from), fabs(to)), to > 0 ? "worse" : "better");
     else
         snprintf(out, 64, "%.2f %% better .. %.2f %% worse", fabs(from), to);
     return out;
@@ -195,14 +232,17 @@ static void print_end(FILE *out, const struct gate *g) {
         fputs("\npassed\n", out);
         return;
     }
-    fputs("\nfailed: ", out);
+    fputs(g->undecided ? "\ninconclusive: " : "\nfailed: ", out);
     for (size_t i = 0; i < g->n; i++)
-        if (g->result[i].outcome == GATE_REGRESSED || g->result[i].outcome == GATE_NO_VALUE) {
+        if (g->result[i].outcome == GATE_REGRESSED || g->result[i].outcome == GATE_NO_VALUE ||
+            g->result[i].outcome == GATE_UNDECIDED) {
             fprintf(out, "%s%s", first ? "" : ", ", g->result[i].comparison.metric->name);
             first = false;
         }
     for (size_t i = 0; i < g->n_faults; i++)
         fprintf(out, "%s%s", i ? "; " : first ? "not eligible: " : "; not eligible: ", g->fault[i]);
+    if (g->undecided)
+        fputs(": the intervals are too wide to tell; give more repeats or longer runs", out);
     fputc('\n', out);
 }
 
@@ -237,8 +277,10 @@ static json_t *number(double v) {
 
 json_t *gate_json(const struct gate *g, const struct compare_side *baseline,
                   const struct compare_side *candidate, const struct bootstrap_options *o) {
-    static const char *const names[] = {"passed", "regressed", "no value", "not judged"};
-    json_t *metrics = json_object(), *faults = json_array(), *regressed = json_array();
+    static const char *const names[] = {"passed", "regressed", "no value", "not judged",
+                                        "inconclusive"};
+    json_t *metrics = json_object(), *faults = json_array(), *regressed = json_array(),
+           *undecided = json_array();
     for (size_t i = 0; i < g->n; i++) {
         const struct gate_result *r = &g->result[i];
         const char *name = r->comparison.metric->name;
@@ -254,11 +296,14 @@ json_t *gate_json(const struct gate *g, const struct compare_side *baseline,
                       names[r->outcome]));
         if (r->outcome == GATE_REGRESSED || r->outcome == GATE_NO_VALUE)
             json_array_append_new(regressed, json_string(name));
+        if (r->outcome == GATE_UNDECIDED)
+            json_array_append_new(undecided, json_string(name));
     }
     for (size_t i = 0; i < g->n_faults; i++)
         json_array_append_new(faults, json_string(g->fault[i]));
-    return json_pack("{s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "passed", g->passed, "confidence",
-                     o->confidence, "regressed", regressed, "faults", faults, "metrics", metrics,
+    return json_pack("{s:b, s:b, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "passed", g->passed,
+                     "inconclusive", g->undecided, "confidence", o->confidence, "regressed",
+                     regressed, "undecided", undecided, "faults", faults, "metrics", metrics,
                      "baseline", compare_side_json(baseline), "candidate",
                      compare_side_json(candidate));
 }

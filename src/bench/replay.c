@@ -248,15 +248,16 @@ static void warn_all(struct replay *r) {
          "that: pieces were counted");
     warn(r, o->no_usage, "answers had no usage: tokens were counted here");
     warn(r, o->cached_more, "answers reported more cached tokens than the prompt has: not used");
+    warn(r, o->no_number,
+         "answers reported counts of tokens that are no whole numbers from 0 to 2^53: not used");
     warn(r, o->no_end_mark, "streams ended without the end mark [DONE]");
     warn(r, o->resent, "calls were sent again because an open connection had died");
     if (o->prompt_length > 0)
         run_warn(r->run,
-                 "%" PRIu64 " answers reported another prompt length than was sent, by up to "
-                 "%" PRIu64 " tokens",
+                 "%" PRIu64
+                 " answers reported another prompt length than can have been sent, by up "
+                 "to %" PRIu64 " tokens: what was sent was counted",
                  o->prompt_length, o->prompt_difference);
-    if (r->scrape.failures > 0)
-        run_warn(r->run, "the last %u looks at the server's metrics failed", r->scrape.failures);
     if (r->o->tree->dropped_agents > 0)
         run_warn(r->run, "%u sub-agents that nothing started were left out",
                  r->o->tree->dropped_agents);
@@ -305,6 +306,7 @@ weir_status replay_run(const struct replay_options *o, struct run *run, weir_err
         note_end(&r);
         if (!run->was_cancelled)
             replay_scrape_last(&r);
+        replay_scrape_warn(&r);
         s = run_count_hits(run, o->trace, err);
     }
     run->ended = replay_unix(&r, client_now());

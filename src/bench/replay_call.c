@@ -135,26 +135,32 @@ static void judge_out(struct flight_http *f, struct call_record *c) {
         count_tokens(f, c);
     }
     if (c->out_expected > 0)
-        c->length_missed = few || many || c->out != c->out_expected;
+        c->length_missed = c->out != c->out_expected;
 }
 
+/* Ids that were sent are counted, and no server knows better; 1 more: a token at the beginning that
+ * it puts there. Of words its count is taken, unless there are more tokens than bytes to make them
+ * of: a tokenizer gives no more than one a byte, and a template's own are few. */
 static void judge_in(struct flight_http *f, struct call_record *c) {
+    enum { TEMPLATE = 4096 };
     struct oddities *odd = &f->r->odd;
     const struct answer *a = &f->answer;
-    c->in = c->in_expected;
-    c->in_source = COUNT_EXPECTED;
-    if (a->has_usage && a->prompt_tokens > 0) {
-        c->in = a->prompt_tokens;
-        c->in_source = COUNT_USAGE;
-    }
+    bool told = a->has_prompt && a->prompt_tokens > 0;
     bool exact = f->r->o->endpoint == ENDPOINT_COMPLETIONS && c->in_expected > 0 &&
                  !f->r->o->trace->requests[c->request].text;
-    uint64_t far = c->in > c->in_expected ? c->in - c->in_expected : c->in_expected - c->in;
-    if (exact && far > 1) { /* 1: a token at the beginning that the server puts there */
+    uint64_t far = a->prompt_tokens > c->in_expected ? a->prompt_tokens - c->in_expected
+                                                     : c->in_expected - a->prompt_tokens;
+    bool wrong = told && (exact ? far > 1 : a->prompt_tokens > f->body.n + TEMPLATE);
+    if (wrong) {
         odd->prompt_length++;
         if (far > odd->prompt_difference)
             odd->prompt_difference = far;
     }
+    odd->no_number += a->odd_counts > 0;
+    c->in = told && !wrong ? a->prompt_tokens : c->in_expected;
+    c->in_source = told && !wrong       ? COUNT_USAGE
+                   : c->in_expected > 0 ? COUNT_EXPECTED
+                                        : COUNT_UNKNOWN;
     c->has_cached = a->has_cached && a->cached_tokens <= c->in;
     c->cached = c->has_cached ? a->cached_tokens : 0;
     odd->cached_more += a->has_cached && !c->has_cached;
@@ -246,11 +252,34 @@ static void add_chunks(struct flight_http *f, uint32_t n, int64_t at) {
             f->r->failed_memory = true;
 }
 
+/* An answer that does not end would hold up the end of the run. Pieces hold a token or more each,
+ * and what surrounds a token is not large. */
+static void refuse_endless(struct flight_http *f, int status) {
+    enum { SPARE_PIECES = 64, SPARE_BYTES = 16 << 20, TOKEN_BYTES = 64 << 10 };
+    uint64_t asked = body_out_tokens(&f->r->maker, &f->call);
+    uint32_t pieces = record_of(f)->n_chunks;
+    char text[128] = "";
+    if (asked > 0 && pieces > 2 * asked + SPARE_PIECES)
+        snprintf(text, sizeof text,
+                 "the answer has %" PRIu32 " pieces where %" PRIu64
+                 " tokens were asked for, and goes on",
+                 pieces, asked);
+    else if ((asked > 0 || status != 200) && f->bytes > SPARE_BYTES + asked * TOKEN_BYTES)
+        snprintf(text, sizeof text,
+                 "the answer has %" PRIu64 " bytes where %" PRIu64
+                 " tokens were asked for, and goes on",
+                 f->bytes, asked);
+    if (text[0])
+        client_refuse(f->exchange, text);
+}
+
 static void on_data(void *user, int status, const char *bytes, size_t n, int64_t at) {
     struct flight_http *f = user;
     uint32_t chunks;
     answer_feed(&f->answer, status, bytes, n, &chunks);
     add_chunks(f, chunks, at);
+    f->bytes += n;
+    refuse_endless(f, status);
 }
 
 static void free_flight(struct flight_http *f) {

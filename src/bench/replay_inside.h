@@ -15,6 +15,7 @@ struct flight_http {
     struct exchange *exchange;
     struct answer answer;
     struct body body;
+    uint64_t bytes; /* of the answer so far */
     struct talk *talk;
     bool composing;
     struct flight_http *next; /* of those that wait for their bodies, or of free ones */
@@ -28,7 +29,7 @@ struct id_set {
 /* Things that cannot be true, or that a careful server does not do. */
 struct oddities {
     uint64_t same_id, id_changed, no_usage, few_tokens, many_tokens, prompt_length, cached_more,
-        no_end_mark, resent;
+        no_end_mark, resent, no_number;
     uint64_t prompt_difference; /* largest */
 };
 
@@ -66,9 +67,11 @@ struct replay {
 
     struct {
         struct text text;
-        bool busy;
-        int64_t next;
-        uint32_t failures;
+        struct exchange *exchange; /* NULL: none under way */
+        int64_t next, asked;
+        uint32_t failures; /* in a row */
+        uint32_t failed, unknown,
+            too_full; /* all in all; without a name that is known; usage > 1 */
     } scrape;
     struct reservoir *late, *held; /* us; ms. Held: by the limit on calls in flight */
     int64_t freed;                 /* when a call at that limit ended last */
@@ -92,6 +95,8 @@ void replay_free_calls(struct replay *r);
 /* replay_scrape.c */
 /* Asks for the server's metrics when it is time; returns when it will be. */
 int64_t replay_scrape(struct replay *r, int64_t now);
+/* Says what was wrong with them. */
+void replay_scrape_warn(struct replay *r);
 /* Waits for one more sample, the last. */
 void replay_scrape_last(struct replay *r);
 

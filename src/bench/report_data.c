@@ -2,15 +2,11 @@
  * report.c. */
 #include "bench/report_data.h"
 
-#include "base/file.h"
 #include "bench/configuration.h"
 #include "trace/frontier.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 bool point_is_comparable(const struct report_point *p) {
     return p->valid && !p->scaled && !point_was_stopped(p);
@@ -22,13 +18,6 @@ bool point_was_stopped(const struct report_point *p) {
 
 static weir_status no_memory(weir_error *err) {
     return weir_fail(err, WEIR_NO_MEMORY, "report", "no memory");
-}
-
-static bool is_result(const char *dir) {
-    char *path = file_join(dir, "run.json");
-    bool there = path && !access(path, F_OK);
-    free(path);
-    return there;
 }
 
 static char *label_of(const struct run *r) {
@@ -116,46 +105,14 @@ static weir_status add_run(struct report *out, const char *dir, const struct rep
     return status;
 }
 
-static int by_bytes(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The result directories directly in `dir`, by name. */
+/* The runs directly in `dir`, by name. */
 static weir_status add_folder(struct report *out, const char *dir, const struct report_options *o,
                               weir_error *err) {
-    DIR *d = opendir(dir);
-    if (!d)
-        return weir_fail(err, WEIR_BAD_FILE, dir, "cannot be read: %s", strerror(errno));
-    char **name = NULL;
-    size_t n = 0;
-    weir_status status = WEIR_OK;
-    for (struct dirent *e; !status && (e = readdir(d));) {
-        if (e->d_name[0] == '.')
-            continue;
-        char *path = file_join(dir, e->d_name), **more = realloc(name, (n + 1) * sizeof *more);
-        if (more)
-            name = more;
-        if (!path || !more) {
-            free(path);
-            status = no_memory(err);
-        } else if (is_result(path)) {
-            name[n++] = path;
-        } else {
-            free(path);
-        }
-    }
-    closedir(d);
-    if (n)
-        qsort(name, n, sizeof *name, by_bytes);
-    if (!status && !n)
-        status = weir_fail(err, WEIR_BAD_FILE, dir,
-                           "holds no results: neither it nor a folder in it has a run.json");
-    for (size_t i = 0; i < n; i++) {
-        if (!status)
-            status = add_run(out, name[i], o, err);
-        free(name[i]);
-    }
-    free(name);
+    struct run_folder runs;
+    weir_status status = run_folder_read(dir, &runs, err);
+    for (size_t i = 0; !status && i < runs.n; i++)
+        status = add_run(out, runs.dir[i], o, err);
+    run_folder_free(&runs);
     return status;
 }
 
@@ -236,7 +193,7 @@ weir_status report_read(const char *const *dirs, size_t n, const struct report_o
     weir_status status = WEIR_OK;
     for (size_t i = 0; !status && i < n; i++)
         status =
-            is_result(dirs[i]) ? add_run(out, dirs[i], o, err) : add_folder(out, dirs[i], o, err);
+            run_is_dir(dirs[i]) ? add_run(out, dirs[i], o, err) : add_folder(out, dirs[i], o, err);
     if (!status)
         status = find_series(out, err);
     if (!status) {

@@ -17,17 +17,6 @@ static weir_status no_memory(const char *path, weir_error *err) {
     return weir_fail(err, WEIR_NO_MEMORY, path, "no memory for the sweep");
 }
 
-static bool holds(const char *dir, const char *name) {
-    char *path = file_join(dir, name);
-    bool there = path && !access(path, F_OK);
-    free(path);
-    return there;
-}
-
-static bool is_run(const char *dir) {
-    return holds(dir, "profile_export.jsonl");
-}
-
 /* Names by bytes: the order must not depend on the locale. */
 static int by_bytes(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -41,12 +30,12 @@ bool sweep_is(const char *path) {
     struct stat st;
     struct dirent **entry = NULL;
     bool found = false;
-    if (stat(path, &st) || !S_ISDIR(st.st_mode) || is_run(path))
+    if (stat(path, &st) || !S_ISDIR(st.st_mode) || run_is_dir(path))
         return false;
     int n = scandir(path, &entry, is_shown, by_bytes);
     for (int i = 0; i < n; i++) {
         char *inside = found ? NULL : file_join(path, entry[i]->d_name);
-        found = found || (inside && is_run(inside));
+        found = found || (inside && run_is_dir(inside));
         free(inside);
         free(entry[i]);
     }
@@ -78,7 +67,7 @@ static int by_concurrency(const void *a, const void *b) {
     return (x->concurrency > y->concurrency) - (x->concurrency < y->concurrency);
 }
 
-static weir_status add_run(struct sweep *s, char *dir, weir_error *err) {
+static weir_status add_run(struct sweep *s, const char *dir, weir_error *err) {
     uint32_t concurrency;
     weir_status status = concurrency_of(dir, &concurrency, err);
     size_t k = 0;
@@ -107,21 +96,11 @@ static weir_status add_run(struct sweep *s, char *dir, weir_error *err) {
 }
 
 static weir_status add_directory(struct sweep *s, const char *path, weir_error *err) {
-    struct dirent **entry = NULL;
-    int n = scandir(path, &entry, is_shown, by_bytes);
-    weir_status status =
-        n < 0 ? weir_fail(err, WEIR_BAD_FILE, path, "cannot be read: %s", strerror(errno))
-              : WEIR_OK;
-    for (int i = 0; i < n; i++) {
-        char *inside = status ? NULL : file_join(path, entry[i]->d_name);
-        if (!status && !inside)
-            status = no_memory(path, err);
-        if (!status && is_run(inside))
-            status = add_run(s, inside, err);
-        free(inside);
-        free(entry[i]);
-    }
-    free(entry);
+    struct run_folder runs;
+    weir_status status = run_folder_read(path, &runs, err);
+    for (size_t i = 0; !status && i < runs.n; i++)
+        status = add_run(s, runs.dir[i], err);
+    run_folder_free(&runs);
     return status;
 }
 

@@ -38,7 +38,9 @@ const struct option_spec bench_trace_options[] = {
            "What the trace is."),
     COUNT("block-size", block_size, 0, "0", "Tokens of a block in mooncake traces; 0: 512."),
     WIDE("random-input-len", random_in, 1, NULL,
-         "Independent prompts of this many random tokens instead of a trace."),
+         "Independent prompts of this many random tokens instead of a trace; at most 2^25, and "
+         "2^32 of "
+         "all prompts."),
     WIDE("random-output-len", random_out, 1, "128", "Tokens of their answers."),
     REAL("random-range-ratio", "R", random_range, 0, 0.999999, "0",
          "Both lengths are drawn evenly from 1 - R to 1 + R times the length."),

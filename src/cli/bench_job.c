@@ -85,6 +85,20 @@ static weir_status check_workload(struct bench_job *j, weir_error *err) {
 
 /* ------------------------------------------------------------------------------------- opening */
 
+/* The workload names its fields; whoever reads it has given options. */
+static void name_option(weir_error *err) {
+    static const char *const names[][2] = {{"in", "--random-input-len"},
+                                           {"out", "--random-output-len"},
+                                           {"prefix_len", "--random-prefix-len"},
+                                           {"range", "--random-range-ratio"},
+                                           {"requests", "--num-prompts"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(err->where, names[i][0])) {
+            snprintf(err->where, sizeof err->where, "%s", names[i][1]);
+            return;
+        }
+}
+
 static weir_status open_trace(struct bench_job *j, weir_error *err) {
     const struct bench_args *a = j->args;
     struct trace_options options = {.block_tokens = a->block_size};
@@ -98,7 +112,9 @@ static weir_status open_trace(struct bench_job *j, weir_error *err) {
                                                 .prefixes = a->random_prefixes,
                                                 .seed = a->seed},
                          &j->trace, err);
-    else
+    if (j->is_random && s == WEIR_BAD_VALUE)
+        name_option(err);
+    if (!j->is_random)
         s = trace_read(a->trace, (enum trace_format)a->format, &options, &j->trace, err);
     if (s == WEIR_BAD_FILE && !bench_given(a, "format") && err) {
         size_t n = strlen(err->message);

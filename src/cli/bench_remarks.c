@@ -10,6 +10,8 @@
 /* Of the answer's time: what may pass behind the last chunk with text. */
 #define TAIL_SHARE 0.10
 #define SHORT_S    30.0
+/* A block more or less, a template's own tokens. */
+#define CACHE_SLACK 0.05
 
 /* Means over the calls that count. */
 struct means {
@@ -89,12 +91,24 @@ static void remark_times(const struct means *m, struct run *run, const struct ru
                  s->duration);
 }
 
+/* Fresh prompts that share nothing cannot have been cached. */
+static void remark_cache(struct run *run, const struct run_summary *s) {
+    double shared = s->theoretical_hit_tokens;
+    if (isfinite(shared) && s->cached_share > shared + CACHE_SLACK)
+        run_warn(
+            run,
+            "answers report %.1f %% of the prompts' tokens as cached where the workload shares "
+            "%.1f %%: they were not fresh to this server, or it counts otherwise",
+            100 * s->cached_share, 100 * shared);
+}
+
 void bench_remark(const struct bench_args *a, struct run *run, const struct run_summary *s) {
     struct means m;
     means_of(run, &m);
     remark_prompts(a, &m, run);
     remark_answers(a, &m, run, s);
     remark_times(&m, run, s);
+    remark_cache(run, s);
 }
 
 /* ------------------------------------------------------------------------------------- verdict */

@@ -13,7 +13,7 @@ struct gate_args {
     struct option_list baseline, candidate, metric;
     char *baseline_label;
     uint32_t last, gpus;
-    double threshold;
+    double threshold, resolution;
     bool allow_invalid, allow_different, json;
     struct history_args history;
     struct statistics_args statistics;
@@ -59,6 +59,16 @@ static const struct option_spec gate_options[] = {
      .max = 1000,
      .fallback = "2",
      .help = "How much worse a figure may get; it fails when the whole interval lies beyond."},
+    {.name = "resolution",
+     .value = "PERCENT",
+     .type = OPTION_REAL,
+     .offset = offsetof(struct gate_args, resolution),
+     .min = 0,
+     .max = 100,
+     .fallback = "50",
+     .help =
+         "How much worse a figure may be and yet go unseen: where its interval reaches further, "
+         "the gate is inconclusive and does not pass."},
     {.name = "allow-invalid",
      .type = OPTION_FLAG,
      .offset = offsetof(struct gate_args, allow_invalid),
@@ -149,10 +159,13 @@ static weir_status rules_of(const struct gate_args *a, struct gate_rule *rule, s
     return WEIR_OK;
 }
 
+/* Exit statuses; 2 is that of options that make no sense. */
+enum end { END_PASSED = 0, END_FAILED = 1, END_UNDECIDED = 3 };
+
 /* `of` so many points of sweeps: each is judged the more carefully, so that the chance of a false
  * alarm stays that of all together. One table, or with `json` one object. */
 static weir_status judge(const struct gate_args *a, const struct compare_side *side, size_t of,
-                         struct store *history, bool *passed, json_t **json, weir_error *err) {
+                         struct store *history, enum end *end, json_t **json, weir_error *err) {
     struct gate_rule rule[COMPARE_METRICS];
     const struct metric *m[COMPARE_METRICS];
     struct run_noise noise[COMPARE_METRICS] = {0};
@@ -166,11 +179,11 @@ static weir_status judge(const struct gate_args *a, const struct compare_side *s
     if (!status && history)
         status = compare_noise(history, &side[0], &side[1], m, n, noise, err);
     if (!status)
-        status = gate_judge(&side[0], &side[1], rule, n, noise, &o, a->allow_invalid,
+        status = gate_judge(&side[0], &side[1], rule, n, noise, &o, a->resolution, a->allow_invalid,
                             a->allow_different, &g, err);
     if (status)
         return status;
-    *passed = g.passed;
+    *end = g.passed ? END_PASSED : g.undecided ? END_UNDECIDED : END_FAILED;
     if (json)
         *json = gate_json(&g, &side[0], &side[1], &o);
     else
@@ -179,7 +192,7 @@ static weir_status judge(const struct gate_args *a, const struct compare_side *s
     return json && !*json ? weir_fail(err, WEIR_NO_MEMORY, "gate", "no memory") : WEIR_OK;
 }
 
-static weir_status gate_runs(const struct gate_args *a, struct store *history, bool *passed,
+static weir_status gate_runs(const struct gate_args *a, struct store *history, enum end *end,
                              weir_error *err) {
     struct compare_side side[2] = {{0}};
     json_t *json = NULL;
@@ -191,7 +204,7 @@ static weir_status gate_runs(const struct gate_args *a, struct store *history, b
     if (!status && a->baseline_label)
         status = add_labelled(a, history, &side[1], &side[0], err);
     if (!status)
-        status = judge(a, side, 1, history, passed, a->json ? &json : NULL, err);
+        status = judge(a, side, 1, history, end, a->json ? &json : NULL, err);
     if (!status && a->json)
         status = io_print_json(json, err);
     compare_side_free(&side[0]);
@@ -203,7 +216,7 @@ static weir_status gate_runs(const struct gate_args *a, struct store *history, b
 
 /* What is found of the points, for the end. */
 struct verdicts {
-    json_t *points, *failed, *missing; /* points: NULL without --json */
+    json_t *points, *failed, *undecided, *missing; /* points: NULL without --json */
 };
 
 static weir_status add_point(struct compare_side *side, const struct sweep_point *p,
@@ -219,7 +232,7 @@ static weir_status gate_point(const struct gate_args *a, const struct sweep_poin
                               struct verdicts *v, weir_error *err) {
     struct compare_side side[2] = {{0}};
     json_t *json = NULL;
-    bool passed = false;
+    enum end end = END_FAILED;
     weir_status status = add_point(&side[1], candidate, err);
     if (!status)
         status = add_point(&side[0], base, err);
@@ -228,9 +241,10 @@ static weir_status gate_point(const struct gate_args *a, const struct sweep_poin
     if (!status && !v->points)
         printf("== concurrency %" PRIu32 "\n", candidate->concurrency);
     if (!status)
-        status = judge(a, side, of, history, &passed, v->points ? &json : NULL, err);
-    if (!status && !passed)
-        json_array_append_new(v->failed, json_integer(candidate->concurrency));
+        status = judge(a, side, of, history, &end, v->points ? &json : NULL, err);
+    if (!status && end != END_PASSED)
+        json_array_append_new(end == END_FAILED ? v->failed : v->undecided,
+                              json_integer(candidate->concurrency));
     if (json) {
         json_object_set_new(json, "concurrency", json_integer(candidate->concurrency));
         json_array_append_new(v->points, json);
@@ -275,10 +289,10 @@ static void print_list(const char *before, const json_t *list) {
         printf("%s%" JSON_INTEGER_FORMAT, i ? ", " : before, json_integer_value(v));
 }
 
-static weir_status gate_sweeps(const struct gate_args *a, struct store *history, bool *passed,
+static weir_status gate_sweeps(const struct gate_args *a, struct store *history, enum end *end,
                                weir_error *err) {
     struct sweep base = {0}, candidate = {0};
-    struct verdicts v = {a->json ? json_array() : NULL, json_array(), json_array()};
+    struct verdicts v = {a->json ? json_array() : NULL, json_array(), json_array(), json_array()};
     weir_status status = WEIR_OK;
     for (size_t i = 0; !status && i < a->candidate.n; i++)
         status = sweep_add(&candidate, a->candidate.item[i], err);
@@ -286,20 +300,29 @@ static weir_status gate_sweeps(const struct gate_args *a, struct store *history,
         status = sweep_add(&base, a->baseline.item[i], err);
     if (!status)
         status = gate_points(a, &base, &candidate, history, &v, err);
-    *passed = !status && !json_array_size(v.failed) && !json_array_size(v.missing);
+    *end = status || json_array_size(v.failed) || json_array_size(v.missing) ? END_FAILED
+           : json_array_size(v.undecided)                                    ? END_UNDECIDED
+                                                                             : END_PASSED;
     if (!status && a->json) {
-        status = io_print_json(json_pack("{s:b, s:O, s:O, s:O}", "passed", *passed, "points",
-                                         v.points, "failed_concurrencies", v.failed,
-                                         "missing_concurrencies", v.missing),
-                               err);
+        status =
+            io_print_json(json_pack("{s:b, s:b, s:O, s:O, s:O, s:O}", "passed", *end == END_PASSED,
+                                    "inconclusive", *end == END_UNDECIDED, "points", v.points,
+                                    "failed_concurrencies", v.failed, "undecided_concurrencies",
+                                    v.undecided, "missing_concurrencies", v.missing),
+                          err);
     } else if (!status) {
-        printf("sweep %s", *passed ? "passed" : "failed");
+        printf("sweep %s", *end == END_PASSED      ? "passed"
+                           : *end == END_UNDECIDED ? "inconclusive"
+                                                   : "failed");
         print_list(" at concurrency ", v.failed);
+        print_list(*end == END_UNDECIDED ? " at concurrency " : "; inconclusive at concurrency ",
+                   v.undecided);
         print_list("; the candidate lacks concurrency ", v.missing);
         putchar('\n');
     }
     json_decref(v.points);
     json_decref(v.failed);
+    json_decref(v.undecided);
     json_decref(v.missing);
     sweep_free(&base);
     sweep_free(&candidate);
@@ -309,7 +332,7 @@ static weir_status gate_sweeps(const struct gate_args *a, struct store *history,
 static int run_gate(void *record, weir_error *err) {
     const struct gate_args *a = record;
     struct store *history = NULL;
-    bool passed = false;
+    enum end end = END_FAILED;
     weir_status status = WEIR_OK;
     if (!a->baseline.n == !a->baseline_label)
         status = weir_fail(err, WEIR_BAD_VALUE, "--baseline",
@@ -318,9 +341,9 @@ static int run_gate(void *record, weir_error *err) {
         status = history_args_open(&a->history, &history, err);
     bool sweeps = names_sweep(&a->candidate) || names_sweep(&a->baseline);
     if (!status)
-        status = (sweeps ? gate_sweeps : gate_runs)(a, history, &passed, err);
+        status = (sweeps ? gate_sweeps : gate_runs)(a, history, &end, err);
     store_close(history);
-    return status ? command_exit_status(err) : !passed;
+    return status ? command_exit_status(err) : (int)end;
 }
 
 static const struct option_group gate_groups[] = {
@@ -336,7 +359,10 @@ static const struct command_section gate_sections[] = {
      "beyond the threshold; where there is no interval, as of a single play without repeats, the "
      "figure itself), when the candidate lacks a figure that the baseline has, when it was "
      "cancelled, is not valid, is of another concurrency or workload, or is a scaled replay where "
-     "the baseline is none. It is 0 otherwise, and 2 when the options make no sense.\n\n"
+     "the baseline is none, or when its answers are shorter or longer than the baseline's by more "
+     "than 2 % of what was asked for. It is 3 when nothing of this is so, but a figure's interval "
+     "reaches beyond --resolution to the worse: the gate cannot tell a regression from noise then, "
+     "and does not pass. It is 0 otherwise, and 2 when the options make no sense.\n\n"
      "Intervals are made as weir bench compare makes them, each so much wider that with equal "
      "systems the chance of any false alarm is at most 1 - confidence however many figures are "
      "judged. What differs from run to run is known from repeats alone: without any, the "
@@ -344,14 +370,15 @@ static const struct command_section gate_sections[] = {
      "Two directories of weir bench sweep are judged point by point; one that the candidate lacks "
      "fails it, and intervals are so much wider that the chance of a false alarm is that of all "
      "points together."},
-    {"JSON", "{\"passed\", \"confidence\", \"regressed\": [NAME], \"faults\": [TEXT], \"metrics\": "
+    {"JSON", "{\"passed\", \"inconclusive\", \"confidence\", \"regressed\": [NAME], \"undecided\": "
+             "[NAME], \"faults\": [TEXT], \"metrics\": "
              "{NAME: {\"baseline\", \"candidate\", \"ratio\", \"low\", \"high\", "
              "\"worse_percent\", \"worse_at_least_percent\", \"worse_at_most_percent\", "
              "\"threshold_percent\", "
              "\"outcome\"}}, \"baseline\", \"candidate\"}; the last two as a side of weir bench "
-             "compare. The outcome is passed, regressed, no value or not judged. For sweeps "
-             "{\"passed\", \"points\": [the same with \"concurrency\"], "
-             "\"failed_concurrencies\", \"missing_concurrencies\"}."},
+             "compare. The outcome is passed, regressed, inconclusive, no value or not judged. For "
+             "sweeps {\"passed\", \"inconclusive\", \"points\": [the same with \"concurrency\"], "
+             "\"failed_concurrencies\", \"undecided_concurrencies\", \"missing_concurrencies\"}."},
     {"EXAMPLES", "  weir bench gate --baseline results/main --candidate results/branch\n\n"
                  "  weir bench gate --baseline-label nightly --candidate out --metric "
                  "p90_ttft=5 --metric tput_per_gpu"},

@@ -8,6 +8,7 @@
 
 /* 2^53: beyond it JSON's readers disagree on integers. */
 #define COUNT_MAX (INT64_C(1) << 53)
+#define SUM_MAX   (UINT64_C(1) << 62)
 /* Some 190 years: a time in ns fits 64 bits with room to add. */
 #define TIME_MAX_S 6e9
 
@@ -211,6 +212,11 @@ weir_status builder_request(struct builder *b, const struct trace_request *r,
                             const struct builder_extra *extra) {
     struct trace *t = &b->t;
     struct builder_place place = {0};
+    /* Counts of one call are at most 2^53, so that neither sum can wrap before it is looked at. */
+    b->sum_in += r->in;
+    b->sum_out += r->has_out ? r->out : 0;
+    if (b->sum_in > SUM_MAX || b->sum_out > SUM_MAX)
+        return builder_refuse(b, "the tokens of all calls up to here add up to more than 2^62");
     if (!make_pair(&t->requests, sizeof *t->requests, &b->places, sizeof *b->places,
                    &b->request_room, t->n_requests) ||
         (r->n_blocks && !add_ids(b, extra->ids, r->n_blocks, &place.ids)) ||

@@ -24,9 +24,10 @@ struct builder {
     struct builder_names *session_names; /* of each session; id only */
     size_t request_room, agent_room, session_room;
     size_t n_ids, ids_room, n_chars, chars_room;
-    size_t ids_begin, ids_n; /* the run of numbers added last */
-    json_t *by_id;           /* sessions of this file by id */
-    uint32_t file_space;     /* name space shared by the file, UINT32_MAX: none yet */
+    uint64_t sum_in, sum_out; /* tokens of all calls so far */
+    size_t ids_begin, ids_n;  /* the run of numbers added last */
+    json_t *by_id;            /* sessions of this file by id */
+    uint32_t file_space;      /* name space shared by the file, UINT32_MAX: none yet */
     uint32_t n_spaces;
     uint32_t block_tokens;
     int64_t zero_ticks; /* azure: time of the first row */

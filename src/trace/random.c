@@ -9,7 +9,10 @@
 #include <math.h>
 
 enum { STREAM_IN = 0x61, STREAM_OUT = 0x62, USUAL_BLOCK = 64 };
-#define LENGTH_MAX (UINT64_C(1) << 31)
+/* The longest prompt that a body can hold, and as many tokens of all prompts as their block numbers
+ * take half a gigabyte for. */
+#define LENGTH_MAX (UINT64_C(1) << 25)
+#define SUM_MAX    (UINT64_C(1) << 32)
 
 /* The divisor of `prefix` that is nearest to the usual block by its ratio to it. */
 static uint32_t block_for(uint64_t prefix) {
@@ -44,10 +47,15 @@ static weir_status check(const struct trace_random *o, weir_error *err) {
                          o->in > LENGTH_MAX    ? "in"
                          : o->out > LENGTH_MAX ? "out"
                                                : "prefix_len",
-                         "must be at most 2^31 tokens");
+                         "must be at most 2^25 tokens");
     if (!(o->range >= 0 && o->range < 1))
         return weir_fail(err, WEIR_BAD_VALUE, "range", "must be 0 or more and below 1, not %g",
                          o->range);
+    if (o->requests * (o->in + o->prefix_len) > SUM_MAX)
+        return weir_fail(err, WEIR_BAD_VALUE, "requests",
+                         "%" PRIu32 " prompts of %" PRIu64
+                         " tokens are more than 2^32 tokens together",
+                         o->requests, o->in + o->prefix_len);
     return WEIR_OK;
 }
 

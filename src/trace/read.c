@@ -55,6 +55,8 @@ weir_status builder_json_fault(struct builder *b, const json_error_t *fault) {
         return builder_no_memory(b);
     if (json_error_code(fault) == json_error_premature_end_of_input)
         return builder_refuse(b, "is not a JSON object: it ends in the middle, is it cut off?");
+    if (json_error_code(fault) == json_error_null_character)
+        return builder_refuse(b, "column %d: a text holds \\u0000, which none may", fault->column);
     return builder_refuse(b, "is not a JSON object: column %d: %.200s", fault->column, fault->text);
 }
 
@@ -141,7 +143,10 @@ static weir_status read_lines(struct builder *b, FILE *in) {
 
 /* Steps over a byte order mark; what is compressed is named as that. */
 static weir_status read_mark(struct builder *b, FILE *in) {
+    errno = 0;
     int c = getc(in);
+    if (c == EOF && ferror(in))
+        return builder_refuse(b, "cannot be read: %s", strerror(errno));
     builder_line(b, 1);
     if (c == 0x1f || c == 0x28) { /* gzip; zstd, whose first byte is an open bracket */
         int next = getc(in);

@@ -5,13 +5,11 @@
 #include "base/file.h"
 #include "model/json_fields.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { LIMIT = 256 << 20 };
 
@@ -123,33 +121,17 @@ static weir_status read_run(const char *dir, struct results *out, weir_error *er
     return status;
 }
 
-static bool holds_run(const char *dir) {
-    char *path = file_join(dir, "profile_export.jsonl");
-    bool there = path && access(path, F_OK) == 0;
-    free(path);
-    return there;
-}
-
 static weir_status read_dir(const char *dir, struct results *out, weir_error *err) {
-    if (holds_run(dir))
+    struct run_folder runs;
+    if (run_is_dir(dir))
         return read_run(dir, out, err);
-    struct dirent **entry = NULL;
-    int n = scandir(dir, &entry, NULL, alphasort), found = 0;
-    weir_status s =
-        n < 0 ? weir_fail(err, WEIR_BAD_FILE, dir, "cannot be read: %s", strerror(errno)) : WEIR_OK;
-    for (int i = 0; i < n; i++) {
-        char *inside = !s && entry[i]->d_name[0] != '.' ? file_join(dir, entry[i]->d_name) : NULL;
-        if (inside && holds_run(inside)) {
-            s = read_run(inside, out, err);
-            found++;
-        }
-        free(inside);
-        free(entry[i]);
-    }
-    free(entry);
-    return s || found ? s
-                      : weir_fail(err, WEIR_BAD_FILE, dir,
-                                  "holds no profile_export.jsonl, nor a directory that does");
+    weir_status s = run_folder_read(dir, &runs, err);
+    if (s)
+        return s;
+    for (size_t i = 0; !s && i < runs.n; i++)
+        s = read_run(runs.dir[i], out, err);
+    run_folder_free(&runs);
+    return s;
 }
 
 /* --------------------------------------------------------------------------------------- files */

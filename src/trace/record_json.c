@@ -166,22 +166,34 @@ static int word_field(struct json_fields *f, const char *name, const char *const
 /* Some 31 years: a latency beyond it is none, and sums of times stay within 64 bits. */
 #define MOST_NS 1e18
 
-/* metrics.NAME.value in ns; INT64_MIN where it is not there. */
+/* What stands before the name of a metric's field in messages. */
+struct scope {
+    char text[64];
+};
+static struct scope scope_of(const char *metric) {
+    struct scope s;
+    snprintf(s.text, sizeof s.text, "metrics.%s.", metric);
+    return s;
+}
+
+/* metrics.NAME.value in ns, not negative; INT64_MIN where it is not there. */
 static int64_t metric_ns(struct json_fields *metrics, const char *name) {
-    struct json_fields f = part(metrics, name, name, false);
+    struct scope scope = scope_of(name);
+    struct json_fields f = part(metrics, name, scope.text, false);
     int64_t ns = INT64_MIN;
     if (f.first && json_field(&f, "value")) {
         const char *unit = json_field_string(&f, "unit", false);
         double scale = unit && !strcmp(unit, "s") ? 1e9 : unit && !strcmp(unit, "ns") ? 1 : 1e6;
         double most = MOST_NS / scale;
-        ns = llround(json_field_number(&f, "value", true, 0, -most, most) * scale);
+        ns = llround(json_field_number(&f, "value", true, 0, 0, most) * scale);
     }
     metrics->status = f.status;
     return ns;
 }
 
 static bool metric_count(struct json_fields *metrics, const char *name, uint64_t *out) {
-    struct json_fields f = part(metrics, name, name, false);
+    struct scope scope = scope_of(name);
+    struct json_fields f = part(metrics, name, scope.text, false);
     const json_t *v = f.first ? json_field(&f, "value") : NULL;
     if (v)
         *out = json_is_integer(v)
@@ -205,10 +217,11 @@ static void chunks_of(struct json_fields *metrics, struct call_record *out) {
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         const json_t *gap = json_array_get(list, i);
         double ns = json_number_value(gap) * 1e6; /* 0 where it is no number */
-        if (!json_is_number(gap) || fabs((double)(at - out->start) + ns) > MOST_NS) {
+        if (!json_is_number(gap) || ns < 0 || (double)(at - out->start) + ns > MOST_NS) {
             json_field_refuse(metrics, "inter_chunk_latency", gap, WEIR_BAD_FILE,
-                              "value %zu must be a number of milliseconds, the sum at most %g", i,
-                              MOST_NS / 1e6);
+                              "value %zu must be a number of milliseconds from 0 on, the sum at "
+                              "most %g",
+                              i, MOST_NS / 1e6);
             return;
         }
         at += llround(ns);
@@ -235,6 +248,24 @@ static void read_metadata(struct json_fields *f, struct call_record *out) {
     out->end = time_field(f, "request_end_ns");
     out->cancelled = time_field(f, "cancellation_time_ns");
     out->was_cancelled = json_field_bool(f, "was_cancelled", false);
+}
+
+/* Times run forwards: an end before the start would be counted in a second before the first. */
+static void check_order(struct json_fields *metadata, const struct call_record *r) {
+    if (!metadata->status && r->start && r->ack && r->ack < r->start)
+        json_field_refuse(metadata, "request_ack_ns", json_field(metadata, "request_ack_ns"),
+                          WEIR_BAD_FILE, "must not lie before request_start_ns");
+    if (!metadata->status && r->start && r->end && r->end < r->start)
+        json_field_refuse(metadata, "request_end_ns", json_field(metadata, "request_end_ns"),
+                          WEIR_BAD_FILE, "must not lie before request_start_ns");
+}
+
+/* Other tools may take the end from another clock than the latencies. */
+static void check_end(struct json_fields *metadata, const struct call_record *r) {
+    enum { ROUNDING = 1000 }; /* ns */
+    if (!metadata->status && r->end && r->n_chunks && r->end + ROUNDING < r->chunk[r->n_chunks - 1])
+        json_field_refuse(metadata, "request_end_ns", json_field(metadata, "request_end_ns"),
+                          WEIR_BAD_FILE, "must not lie before the answer's last chunk");
 }
 
 static void read_error(const json_t *error, struct json_fields *f, struct call_record *out) {
@@ -294,6 +325,7 @@ weir_status record_of_json(const json_t *object, const char *place, struct call_
     *out = (struct call_record){0};
     struct json_fields metadata = part(&f, "metadata", "metadata.", true);
     read_metadata(&metadata, out);
+    check_order(&metadata, out);
     f.status = metadata.status;
     struct json_fields metrics = part(&f, "metrics", "metrics.", false);
     if (!metrics.status && metrics.first) {
@@ -307,8 +339,12 @@ weir_status record_of_json(const json_t *object, const char *place, struct call_
     f.status = metrics.status;
     read_error(json_object_get(object, "error"), &f, out);
     struct json_fields own = part(&f, "weir", "weir.", false);
-    if (own.first)
+    if (own.first) {
         read_own(&own, out);
+        metadata.status = own.status;
+        check_end(&metadata, out);
+        own.status = metadata.status;
+    }
     if (own.status)
         call_record_free(out);
     return own.status;

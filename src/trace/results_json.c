@@ -130,19 +130,30 @@ static weir_status aggregate(const json_t *object, const char *path, struct resu
     r->total_rate = number(&g, "total_tput_tps");
     r->out_rate = number(&g, "output_tput_tps");
     r->in_rate = number(&g, "input_tput_tps");
-    struct json_fields l = inner(&g, latency, "request_metrics.latency.");
+    struct json_fields top = inner(&g, object, "");
+    bool valid = json_field_bool(&top, "submission_valid", true);
+    struct json_fields l = inner(&top, latency, "request_metrics.latency.");
     for (int q = 0; q < QUANTITIES; q++) {
         const json_t *of = json_field_object(&l, quantities[q].name, false);
-        struct json_fields s = inner(&l, of, quantities[q].name);
+        char scope[64];
+        snprintf(scope, sizeof scope, "request_metrics.latency.%s.", quantities[q].name);
+        struct json_fields s = inner(&l, of, scope);
         for (int i = 0; of && i < STATISTICS; i++)
             numbers(r, q)[i] = number(&s, stat[i]);
         l.status = s.status;
     }
+    /* What earlier versions wrote says by its scales alone that it is not comparable; "state" is
+     * "" in what other tools wrote. */
+    if (!r->state[0] && !valid)
+        strcpy(r->state, "invalid");
     const json_t *dataset = json_object_get(object, "dataset");
     struct json_fields d = inner(&l, dataset, "dataset.");
     if (json_is_object(dataset)) {
         r->isl = number(&d, "isl");
         r->osl = number(&d, "osl");
+        double time = number(&d, "time_scale"), length = number(&d, "length_scale");
+        if (!r->state[0] && ((time >= 0 && time != 1) || (length >= 0 && length != 1)))
+            strcpy(r->state, "scaled");
         if (r->isl > 0 && r->osl > 0)
             snprintf(r->workload, sizeof r->workload, "%g/%g", r->isl, r->osl);
         else

@@ -95,11 +95,19 @@ enum { RUN_REASONS = 16, RUN_ERROR_TYPES = 16 };
 /* Share of answered and failed calls above which the figures say nothing. */
 #define RUN_MOST_FAILED 0.10
 
+/* By which share answers may be longer or shorter than was asked for, all together, before a run is
+ * one of another workload. */
+#define RUN_LENGTH_SLACK 0.02
+
 /* Everything that follows from a run. Rates and latencies over kept records only. */
 struct run_summary {
     uint32_t total, profiled, kept, warmup, failed, skipped, cancelled;
     uint32_t length_missed;
-    uint32_t assumed; /* answers counted as one token a chunk: nobody told their length */
+    double answer_share; /* tokens of answers / those asked for, where both are known; NAN: nowhere
+                          */
+    double answer_miss;  /* sum of the differences / those asked for: too long does not make up for
+                            too short */
+    uint32_t assumed;    /* answers counted as one token a chunk: nobody told their length */
     struct {
         char type[32];
         uint32_t n;
@@ -144,6 +152,18 @@ weir_status run_write(const struct run *r, const char *dir, weir_error *err);
 /* Reads DIR back: records, run.json and timeline. A summary made from it equals the one written.
  * WEIR_BAD_FILE names file, line and field. */
 weir_status run_read(const char *dir, struct run *out, weir_error *err);
+
+/* Does `dir` hold the records of a run? */
+bool run_is_dir(const char *dir);
+/* The runs directly in `dir`, by name. Where a sweep wrote its summary there (sweep.json), those of
+ * it alone: directories that an earlier sweep left are said in a warning and left out.
+ * WEIR_BAD_FILE: no directory, no run, a summary that is none or lists what is not there. */
+struct run_folder {
+    char **dir;
+    size_t n;
+};
+weir_status run_folder_read(const char *dir, struct run_folder *out, weir_error *err);
+void run_folder_free(struct run_folder *f);
 
 /* The objects behind the files, for those who embed them. NULL without memory. */
 json_t *run_summary_json(const struct run *r, const struct run_summary *s);    /* aiperf */

@@ -221,9 +221,11 @@ static void read_subject(struct json_fields *f, struct run *out) {
 
 static void read_distribution(struct json_fields *f, const char *name, struct distribution *d) {
     struct json_fields in = *f;
+    char scope[64];
+    snprintf(scope, sizeof scope, "%s%s.", f->scope, name);
     in.first = json_field_object(f, name, false);
     in.second = NULL;
-    in.scope = name;
+    in.scope = scope;
     in.status = f->status;
     d->n = in.first ? (size_t)json_field_integer(&in, "n", true, 0, 0, INT64_C(1) << 53) : 0;
     for (int i = 0; i < DISTRIBUTION_FIELDS; i++) {

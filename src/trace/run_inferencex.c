@@ -120,6 +120,14 @@ static json_t *warnings_json(const struct run *r) {
     return json_done(a, ok);
 }
 
+static json_t *reasons_json(const struct run_summary *s) {
+    json_t *a = json_array();
+    bool ok = a;
+    for (uint32_t i = 0; ok && i < s->n_invalid; i++)
+        ok = !json_array_append_new(a, json_text_or_null(s->invalid[i]));
+    return json_done(a, ok);
+}
+
 json_t *run_inferencex_json(const struct run *r, const struct run_summary *s) {
     const struct run_subject *who = &r->subject;
     double pool = NAN;
@@ -157,6 +165,12 @@ json_t *run_inferencex_json(const struct run *r, const struct run_summary *s) {
     json_put(o, "dataset", dataset_json(r), &ok);
     json_put(o, "request_metrics", requests_json(s), &ok);
     json_put(o, "server_metrics", run_server_json(r), &ok);
+    /* Ours: whoever reads this file alone must see that it may not be set beside others. */
+    const char *state = run_state(r, s);
+    json_put(o, "label", json_text_or_null(who->label), &ok);
+    json_put(o, "state", json_text_or_null(state[0] ? state : NULL), &ok);
+    json_put(o, "submission_valid", json_boolean(s->valid), &ok);
+    json_put(o, "submission_invalid_reasons", reasons_json(s), &ok);
     return json_done(o, ok);
 }
 

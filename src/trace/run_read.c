@@ -82,10 +82,22 @@ static weir_status each_line(struct lines *l,
 
 struct reading {
     struct run *run;
+    int64_t told; /* calls, by run.json; -1: it does not say */
     struct names names;
     size_t *name; /* of each record: position + 1, 0: none */
     size_t name_room;
 };
+
+/* What lies outside of the run's own time belongs to another run. */
+static weir_status check_time(const struct run *r, int64_t at, const char *field,
+                              const struct lines *l) {
+    if (!at || ((!r->started || at >= r->started) && (!r->ended || at <= r->ended)))
+        return WEIR_OK;
+    return weir_fail(l->err, WEIR_BAD_FILE, l->place,
+                     "field %s: %" PRId64 " does not lie within the run, which by run.json went "
+                     "from %" PRId64 " to %" PRId64,
+                     field, at, r->started, r->ended);
+}
 
 static weir_status take_record(void *arg, const json_t *object, struct lines *l) {
     struct reading *g = arg;
@@ -93,6 +105,13 @@ static weir_status take_record(void *arg, const json_t *object, struct lines *l)
     weir_status s = record_of_json(object, l->place, &read, l->err);
     if (s)
         return s;
+    s = check_time(g->run, read.start, "metadata.request_start_ns", l);
+    if (!s)
+        s = check_time(g->run, read.end, "metadata.request_end_ns", l);
+    if (s) {
+        call_record_free(&read);
+        return s;
+    }
     struct call_record *to = run_record(g->run);
     bool ok = to;
     if (ok && g->run->n_records > g->name_room) {
@@ -137,10 +156,10 @@ static weir_status take_sample(void *arg, const json_t *object, struct lines *l)
         *sample_number(x, &field[i]) =
             json_field_number(&f, field[i].name, false, NAN, -1e300, 1e300);
     r->n_samples += !f.status;
-    return f.status;
+    return f.status ? f.status : check_time(r, x->at, "at_ns", l);
 }
 
-static weir_status read_config(const char *path, struct run *out, weir_error *err) {
+static weir_status read_config(const char *path, struct run *out, int64_t *told, weir_error *err) {
     char *text;
     size_t bytes;
     json_t *object;
@@ -153,6 +172,15 @@ static weir_status read_config(const char *path, struct run *out, weir_error *er
         return s;
     s = json_is_object(object) ? run_of_json(object, path, out, err)
                                : weir_fail(err, WEIR_BAD_FILE, path, "is not a JSON object");
+    if (!s) {
+        struct json_fields f = {object, NULL, "", path, err, WEIR_OK};
+        struct json_fields calls = f;
+        calls.first = json_field_object(&f, "calls", false);
+        calls.scope = "calls.";
+        calls.status = f.status;
+        *told = json_field_integer(&calls, "total", false, -1, 0, UINT32_MAX);
+        s = calls.status;
+    }
     json_decref(object);
     return s;
 }
@@ -165,9 +193,14 @@ static weir_status read_all(const char *const path[3], struct reading *g, weir_e
         return weir_fail(err, WEIR_NO_MEMORY, path[1], "no memory to read it");
     weir_status s = WEIR_OK;
     if (access(path[0], F_OK) == 0)
-        s = read_config(path[0], r, err);
+        s = read_config(path[0], r, &g->told, err);
     if (!s)
         s = each_line(&l, take_record, g);
+    if (!s && g->told >= 0 && g->told != r->n_records)
+        s = weir_fail(err, WEIR_BAD_FILE, path[1],
+                      "holds %" PRIu32 " calls and run.json beside it says %" PRId64
+                      ": they are not of one run, or one was changed",
+                      r->n_records, g->told);
     if (!s && access(path[2], F_OK) == 0) {
         l.path = path[2];
         s = each_line(&l, take_sample, r);
@@ -183,7 +216,7 @@ weir_status run_read(const char *dir, struct run *out, weir_error *err) {
     static const char *const file[3] = {"run.json", "profile_export.jsonl", "timeline.jsonl"};
     char *path[3] = {NULL, NULL, NULL};
     *out = (struct run){.subject.allocated_dram_gb = NAN, .overhead.busy = NAN};
-    struct reading g = {.run = out};
+    struct reading g = {.run = out, .told = -1};
     bool ok = true;
     for (int i = 0; i < 3; i++) {
         path[i] = file_join(dir, file[i]);

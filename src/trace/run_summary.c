@@ -132,25 +132,39 @@ static void account(const struct call_record *r, struct run_summary *s) {
     }
 }
 
+/* Counts of a record are at most 2^53 each; their sum stays one that JSON holds. */
+static void add_up(uint64_t *sum, uint64_t n) {
+    const uint64_t most = UINT64_C(1) << 62;
+    *sum = *sum + n < most ? *sum + n : most;
+}
+
 static void add_tokens(const struct run *r, struct run_summary *s) {
     uint64_t blocks = 0, hits = 0, hit_tokens = 0, expected = 0, in_told = 0;
+    double asked = 0, answered = 0, missed = 0;
     bool told = false;
     for (uint32_t i = 0; i < r->n_records; i++) {
         const struct call_record *c = &r->records[i];
         if (!call_record_counts(c))
             continue;
-        s->sum_in += c->in_source != COUNT_UNKNOWN ? c->in : 0;
-        s->sum_out += c->out_source != COUNT_UNKNOWN ? c->out : 0;
+        add_up(&s->sum_in, c->in_source != COUNT_UNKNOWN ? c->in : 0);
+        add_up(&s->sum_out, c->out_source != COUNT_UNKNOWN ? c->out : 0);
         blocks += c->blocks;
         hits += c->hit_blocks;
-        hit_tokens += c->hit_tokens;
-        expected += c->in_expected;
+        add_up(&hit_tokens, c->hit_tokens);
+        add_up(&expected, c->in_expected);
+        if (c->out_expected && c->out_source != COUNT_UNKNOWN) {
+            asked += (double)c->out_expected;
+            answered += (double)c->out;
+            missed += fabs((double)c->out - (double)c->out_expected);
+        }
         if (c->has_cached) {
             told = true;
-            s->sum_cached += c->cached;
-            in_told += c->in;
+            add_up(&s->sum_cached, c->cached);
+            add_up(&in_told, c->in);
         }
     }
+    s->answer_share = asked > 0 ? answered / asked : NAN;
+    s->answer_miss = asked > 0 ? missed / asked : NAN;
     s->theoretical_hit_rate = blocks ? (double)hits / (double)blocks : NAN;
     s->theoretical_hit_tokens = blocks && expected ? (double)hit_tokens / (double)expected : NAN;
     s->cached_share = told && in_told ? (double)s->sum_cached / (double)in_told : NAN;
@@ -211,9 +225,11 @@ static bool windows(const struct run *r, struct interval span, struct values *qp
     uint32_t *count = calloc((size_t)n, sizeof *count);
     if (!count)
         return false;
-    for (uint32_t i = 0; i < r->n_records; i++)
-        if (call_record_counts(&r->records[i]))
-            count[(r->records[i].end - span.from) / 1000000000]++;
+    for (uint32_t i = 0; i < r->n_records; i++) {
+        const struct call_record *c = &r->records[i];
+        if (call_record_counts(c) && c->end >= span.from)
+            count[(c->end - span.from) / 1000000000]++;
+    }
     for (int64_t i = 0; i < n; i++)
         values_add(qps, count[i]);
     free(count);

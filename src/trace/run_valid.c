@@ -74,6 +74,11 @@ void run_judge(const struct run *r, struct run_summary *s) {
                "answer_tokens_assumed: one token a chunk in %u of %u answers, the server did not "
                "say how many",
                s->assumed, s->kept);
+    if (s->answer_miss > RUN_LENGTH_SLACK)
+        reason(s,
+               "answer_lengths: %u of %u answers had another length than was asked for, together "
+               "%.1f %% of the tokens",
+               s->length_missed, s->kept, 100 * s->answer_share);
     if (!(s->coverage >= LEAST_COVERED))
         reason(s, "insufficient_profile_metric_coverage: %.4f below %g",
                isfinite(s->coverage) ? s->coverage : 0.0, LEAST_COVERED);

@@ -3,6 +3,8 @@
 
 #include "tests/cli/program.h"
 
+#include <sys/stat.h>
+
 static void write_trace(const char *name, const char *text) {
     write_scratch(name, text, strlen(text));
 }
@@ -173,9 +175,48 @@ static void faults_name_file_line_and_field(void **state) {
         1, "bench inspect --trace %/bad.jsonl --format weka",
         "bad.jsonl:2: field requests[0].in: must be an integer from 0 to 9007199254740992, not -1");
     fails(1, "bench inspect --trace %/none.jsonl --format weka --json", "cannot be opened");
+    /* A file within a directory of traces that is a directory itself. */
+    mkdir(scratch("tdir"), 0777);
+    mkdir(scratch("tdir/c.jsonl"), 0777);
+    fails(1, "bench inspect --trace %/tdir --format weka",
+          "c.jsonl: cannot be read: Is a directory");
+    write_trace("nul.jsonl", "{\"id\":\"a\\u0000b\",\"requests\":[]}\n");
+    fails(1, "bench inspect --trace %/nul.jsonl --format weka", "a text holds \\u0000");
     fails(2, "bench inspect --trace %/bad.jsonl --format wek", "format");
     fails(2, "bench inspect --trace %/bad.jsonl", "format");
     fails(2, "bench inspect --format weka", "trace");
+}
+
+/* 1500 x 2^53 wraps 64 bits. */
+static void a_sum_that_64_bits_do_not_hold_is_refused(void **state) {
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    for (int i = 0; i < 1500; i++)
+        fprintf(f,
+                "{\"id\":\"s%d\",\"requests\":[{\"t\":0,\"type\":\"n\","
+                "\"in\":9007199254740992,\"out\":1,\"hash_ids\":[]}]}\n",
+                i);
+    fclose(f);
+    write_scratch("sum.jsonl", text, n);
+    free(text);
+    fails(1, "bench inspect --trace %/sum.jsonl --format weka",
+          "sum.jsonl:513: the tokens of all calls up to here add up to more than 2^62");
+}
+
+static void a_workload_that_no_memory_holds_is_refused_at_once(void **state) {
+    static const char rest[] = " --url http://127.0.0.1:1 --no-history --out %/none";
+    char line[256];
+    snprintf(line, sizeof line, "bench replay --random-input-len 99999999%s", rest);
+    fails(2, line, "--random-input-len");
+    snprintf(line, sizeof line, "bench replay --random-input-len 8 --random-prefix-len 33554433%s",
+             rest);
+    fails(2, line, "--random-prefix-len");
+    snprintf(line, sizeof line, "bench replay --random-input-len 33554432 --num-prompts 1000%s",
+             rest);
+    fails(2, line, "--num-prompts: 1000 prompts of 33554432 tokens are more than 2^32");
+    struct stat st;
+    assert_int_not_equal(stat(scratch("none"), &st), 0);
 }
 
 /* A result of an hour would be lost otherwise; so it is refused before the server is asked. */
@@ -197,6 +238,8 @@ int main(void) {
         cmocka_unit_test(WE2_blocks_are_of_the_size_that_is_given),
         cmocka_unit_test(the_table_says_the_same),
         cmocka_unit_test(faults_name_file_line_and_field),
+        cmocka_unit_test(a_sum_that_64_bits_do_not_hold_is_refused),
+        cmocka_unit_test(a_workload_that_no_memory_holds_is_refused_at_once),
         cmocka_unit_test(an_output_that_cannot_be_made_is_refused_before_the_run),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);

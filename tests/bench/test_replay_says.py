@@ -23,7 +23,8 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, **how):
         super().__init__(("127.0.0.1", 0), Handler)
         self.how = {"per_chunk": 1, "usage": True, "share": 1.0, "tail": 0, "status": 200, "finish": True, "prompt": 0,
-                    "models": 200, "context": 100000, "delay": 0, "detail": "slow down", **how}
+                    "models": 200, "context": 100000, "delay": 0, "detail": "slow down", "times": 1, "odd": {},
+                    "endless": None, "metrics": None, "hang": False, **how}
         self.posts = 0
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -52,7 +53,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         how = self.server.how
         if self.path == "/v1/models":
-            self.plain(how["models"], {"data": [{"id": "m", "max_model_len": how["context"]}]})
+            self.plain(how["models"], {"data": [{"id": how.get("model", "m"), "max_model_len": how["context"]}]})
+        elif self.path == "/metrics" and how["metrics"] is not None:
+            self.server.looks = getattr(self.server, "looks", 0) + 1
+            if self.server.looks > 1 and how["hang"]:
+                time.sleep(6)
+            text = how["metrics"] if self.server.looks > 1 else "vllm:kv_cache_usage_perc 0.5\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
         else:
             self.plain(404, {})
 
@@ -68,8 +78,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.plain(how["status"], {"error": {"message": how["detail"]}})
         time.sleep(how["delay"])
         want = int(body["max_tokens"] * how["share"])
-        prompt = how["prompt"] or len(body.get("prompt") or [])
+        prompt = how["prompt"] or how["times"] * len(body.get("prompt") or [])
         self.wfile.write(HEAD)
+        while how["endless"]:
+            try:
+                self.wfile.write(b"%x\r\n%s\n\n\r\n" % (len(how["endless"]) + 2, how["endless"]))
+            except OSError:
+                self.close_connection = True
+                return
         for i in range(0, want, how["per_chunk"]):
             if i:
                 time.sleep(0.001)
@@ -78,7 +94,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if how["finish"]:
             last = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}
             if how["usage"]:
-                last["usage"] = {"prompt_tokens": prompt, "completion_tokens": want}
+                last["usage"] = {"prompt_tokens": prompt, "completion_tokens": want, **how["odd"]}
             self.event(json.dumps(last))
             self.event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
@@ -135,9 +151,51 @@ class Says(unittest.TestCase):
         self.assertIn("--tokenizer", said)
         self.assertEqual(self.written()["isl"], 334)
 
-    def test_half_answers_are_said(self):
+    def test_half_answers_are_said_and_make_a_run_invalid(self):
         with Server(share=0.5) as s:
-            self.assertIn("12 answers had another length: 20.0 tokens where 40.0", self.weir(s.url))
+            said = self.weir(s.url)
+        self.assertIn("12 answers had another length: 20.0 tokens where 40.0", said)
+        self.assertIn("answer_lengths: 12 of 12 answers had another length than was asked for, together 50.0 %", said)
+
+    def test_ids_that_were_sent_are_counted_here(self):
+        for times in (10, 2**47):
+            with Server(times=times) as s:
+                said = self.weir(s.url)
+            self.assertIn("12 answers reported another prompt length than can have been sent", said)
+            with open(os.path.join(self.out, "profile_export.jsonl")) as f:
+                for line in f:
+                    self.assertEqual(json.loads(line)["metrics"]["input_sequence_length"]["value"], 64)
+        with Server(prompt=100000) as s:  # of words, more tokens than bytes were sent
+            self.assertIn("another prompt length", self.weir(s.url, "--endpoint", "chat", "--server", "vllm"))
+        self.assertEqual(self.written()["isl"], 64)
+
+    def test_counts_that_are_none_are_said(self):
+        for odd in (-5, 200.5, "200"):
+            with Server(odd={"prompt_tokens": odd}) as s:
+                self.assertIn("12 answers reported counts of tokens that are no whole numbers", self.weir(s.url))
+
+    def test_an_answer_without_an_end_is_ended(self):
+        piece = b"data: " + json.dumps({"choices": [{"index": 0, "text": "a"}]}).encode()
+        for what, said in ((piece, "pieces where 40 tokens were asked for"), (b": " + b"x" * 60000, "bytes where 40")):
+            begun = time.monotonic()
+            with Server(endless=what) as s:
+                self.weir(s.url, "--num-prompts", "2", status=1)
+            self.assertIn(said, self.err[0])
+            self.assertLess(time.monotonic() - begun, 20)
+
+    def test_metrics_that_tell_nothing_are_said(self):
+        for text, words in (("garbage\n", "found no name that vllm is known to have"),
+                            ("vllm:kv_cache_usage_perc 500\n", "a cache fuller than full"),
+                            ("x" * (17 << 20), "failed or had no answer")):
+            with Server(metrics=text, delay=0.03) as s:
+                self.assertIn(words, self.weir(s.url))
+        with Server(metrics="vllm:kv_cache_usage_perc 0.1\n", hang=True) as s:
+            self.assertIn("failed or had no answer", self.weir(s.url))
+
+    def test_cached_tokens_of_fresh_prompts_are_said(self):
+        with Server(odd={"prompt_tokens_details": {"cached_tokens": 64}}) as s:
+            self.assertIn("report 100.0 % of the prompts' tokens as cached where the workload shares 0.0 %",
+                          self.weir(s.url))
 
     def test_a_place_that_cannot_be_written_is_found_before_the_first_call(self):
         path = os.path.join(self.dir.name, "file")

@@ -343,7 +343,7 @@ static void what_makes_no_page_is_refused_by_one_line(void **state) {
     write_scratch("plain.txt", "x", 1);
     fails(1, "report %/plain.txt --out %/x.html", "cannot be read");
     mkdir(scratch("empty"), 0777);
-    fails(1, "report %/empty --out %/x.html", "holds no results");
+    fails(1, "report %/empty --out %/x.html", "holds no profile_export.jsonl");
     fails(2, "report %/sweep --out %/x.html --prices none-such", "none-such");
     fails(2, "report %/sweep --out %/x.html --prices wafer-2026", "h200");
     fails(2, "report %/sweep --out %/x.html --prices tco-2026-07-owning --price 2", "--price");

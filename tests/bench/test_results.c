@@ -311,7 +311,8 @@ static void sweeps_are_compared_point_by_point(void **state) {
     json_decref(o);
     /* Runs of one concurrency are repeats; every point must pass. */
     assert_int_equal(
-        run(NULL, "bench gate --baseline %/sa --candidate %/sc --no-history --allow-invalid --json")
+        run(NULL, "bench gate --baseline %/sa --candidate %/sc --no-history --allow-invalid --json "
+                  "--resolution 99.9")
             ->status,
         1);
     o = json_loads(last_outcome()->out, 0, NULL);
@@ -491,6 +492,56 @@ static void files_of_other_tools_are_compared_by_their_figures(void **state) {
     assert_true(says("no interval: judged by the figure alone"));
 }
 
+/* The aggregate of a run, taken by itself, may not lose what is wrong with the run. */
+static void an_aggregate_says_what_is_wrong_with_its_run(void **state) {
+    struct synthetic a = with(61, 1);
+    make("whole", &a, NULL, false);
+    make("stopped", &a, NULL, true);
+    succeeds(NULL, "bench gate --baseline %/whole/inferencex.json --candidate "
+                   "%/whole/inferencex.json --no-history");
+    assert_int_equal(run(NULL, "bench gate --baseline %/stopped/inferencex.json --candidate "
+                               "%/stopped/inferencex.json --no-history --allow-invalid")
+                         ->status,
+                     1);
+    assert_true(says("was cancelled"));
+    succeeds(NULL, "frontier %/stopped/inferencex.json");
+    assert_false(says("1 of 1 points on the frontier"));
+    /* Of an older file the scales alone say it. */
+    json_t *o = json_load_file(scratch("whole/inferencex.json"), 0, NULL);
+    json_object_del(o, "state");
+    json_object_set_new(json_object_get(o, "dataset"), "time_scale", json_real(0.5));
+    assert_int_equal(json_dump_file(o, scratch("scaled.json"), 0), 0);
+    json_decref(o);
+    assert_int_equal(run(NULL, "bench gate --baseline %/whole/inferencex.json --candidate "
+                               "%/scaled.json --no-history")
+                         ->status,
+                     1);
+    assert_true(says("its file says: scaled"));
+}
+
+/* A sweep made anew into its directory with fewer points leaves those of the first. */
+static void points_that_an_earlier_sweep_left_are_not_read(void **state) {
+    struct synthetic a = with(62, 1);
+    mkdir(scratch("swp"), 0777);
+    make("swp/c2", &a, NULL, false);
+    make("swp/c4", &a, NULL, false);
+    succeeds(NULL, "report %/swp --out %/swp.html");
+    assert_string_equal(last_outcome()->err, "");
+    static const char only[] = "{\"rows\":[],\"points\":[{\"dir\":\"c2\",\"concurrency\":2}]}";
+    write_scratch("swp/sweep.json", only, sizeof only - 1);
+    succeeds(NULL, "report %/swp --out %/swp.html");
+    assert_non_null(strstr(last_outcome()->err, "c4: is not of the sweep"));
+    succeeds(NULL, "frontier %/swp --json");
+    assert_true(says("swp/c2"));
+    assert_false(says("swp/c4"));
+    static const char gone[] = "{\"rows\":[],\"points\":[{\"dir\":\"c8\",\"concurrency\":8}]}";
+    write_scratch("swp/sweep.json", gone, sizeof gone - 1);
+    fails(1, "frontier %/swp", "its sweep.json lists c8");
+    fails(1, "bench compare %/swp %/swp --no-history", "its sweep.json lists c8");
+    write_scratch("swp/sweep.json", "{\"points\":[{\"dir\":\"../c2\"}]}", 28);
+    fails(1, "report %/swp --out %/swp.html", "points[0].dir");
+}
+
 static void what_makes_no_sense_is_refused_by_one_line(void **state) {
     fails(2, "bench compare --no-history", "two sides are needed");
     fails(1, "bench compare %/nowhere %/nowhere --no-history", "nowhere");
@@ -517,6 +568,8 @@ int main(void) {
         cmocka_unit_test(history_shows_what_a_new_version_brought),
         cmocka_unit_test(a_replay_joins_the_history_and_never_fails_by_it),
         cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),
+        cmocka_unit_test(an_aggregate_says_what_is_wrong_with_its_run),
+        cmocka_unit_test(points_that_an_earlier_sweep_left_are_not_read),
         cmocka_unit_test(what_makes_no_sense_is_refused_by_one_line),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);

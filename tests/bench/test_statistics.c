@@ -50,6 +50,7 @@ static struct bootstrap_options options(void) {
 
 enum { RULES = 3 };
 
+/* An alarm is a failure; what cannot be told is none. */
 static bool passes(const struct compare_side *a, const struct compare_side *b, double threshold,
                    struct gate_result *kept) {
     struct gate_rule rule[RULES];
@@ -57,8 +58,9 @@ static bool passes(const struct compare_side *a, const struct compare_side *b, d
         rule[i] = (struct gate_rule){metric_of_gate(i), threshold};
     struct bootstrap_options o = options();
     struct gate g;
-    assert_int_equal(gate_judge(a, b, rule, RULES, NULL, &o, false, false, &g, &err), WEIR_OK);
-    bool passed = g.passed;
+    assert_int_equal(
+        gate_judge(a, b, rule, RULES, NULL, &o, GATE_RESOLUTION, false, false, &g, &err), WEIR_OK);
+    bool passed = g.passed || g.undecided;
     if (kept)
         memcpy(kept, g.result, RULES * sizeof *kept);
     gate_free(&g);
@@ -172,13 +174,58 @@ static void the_threshold_counts_at_its_edge(void **state) {
     for (int beyond = 0; beyond < 2; beyond++) {
         struct gate g;
         rule.threshold = beyond ? nextafter(least, 0) : least;
-        assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, false, false, &g, &err), WEIR_OK);
+        assert_int_equal(
+            gate_judge(&a, &b, &rule, 1, NULL, &o, GATE_RESOLUTION, false, false, &g, &err),
+            WEIR_OK);
         assert_float_equal(g.result[0].worse_at_least, least, 1e-9);
         assert_int_equal(g.passed, !beyond);
         gate_free(&g);
     }
     compare_side_free(&a);
     compare_side_free(&b);
+}
+
+/* Two baselines that differ have one degree of freedom: the interval of a candidate at half the
+ * speed then holds a halving and a doubling. */
+static void a_gate_that_cannot_tell_does_not_pass(void **state) {
+    struct gate_rule rule = {find("tput_per_gpu"), 2};
+    struct compare_run runs[3] = {{.value = {0}}, {.value = {0}}, {.value = {0}}};
+    struct compare_side a = {.name = (char *)(uintptr_t) "a", .run = runs, .n = 2},
+                        b = {.name = (char *)(uintptr_t) "b", .run = runs + 2, .n = 1};
+    struct bootstrap_options o = options();
+    static const struct {
+        double base[2], candidate;
+        bool passed, undecided;
+    } cases[] = {{{100, 110}, 50, false, true},
+                 {{100, 105}, 103, true, false},
+                 {{100, 130}, 150, false, true}, /* better by its figure, but nothing is known */
+                 {{100, 100.1}, 50, false, false},
+                 {{100, 100.1}, 99.9, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct gate g;
+        for (int k = 0; k < 3; k++) {
+            runs[k].path = (char *)(uintptr_t) "run";
+            runs[k].valid = true;
+            for (size_t m = 0; metric_at(m); m++)
+                runs[k].value[m] = k < 2 ? cases[i].base[k] : cases[i].candidate;
+        }
+        assert_int_equal(
+            gate_judge(&a, &b, &rule, 1, NULL, &o, GATE_RESOLUTION, false, false, &g, &err),
+            WEIR_OK);
+        if (g.passed != cases[i].passed || g.undecided != cases[i].undecided)
+            fail_msg("case %zu: %d %d, %g to %g %% worse", i, g.passed, g.undecided,
+                     g.result[0].worse_at_least, g.result[0].worse_at_most);
+        gate_free(&g);
+    }
+    /* A regression of one figure fails the gate whatever is not known of another. */
+    runs[0].answer_share = runs[1].answer_share = 1;
+    runs[2].answer_share = 0.5;
+    struct gate g;
+    assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, GATE_RESOLUTION, true, false, &g, &err),
+                     WEIR_OK);
+    assert_true(!g.passed && !g.undecided && g.n_faults == 1);
+    assert_non_null(strstr(g.fault[0], "answers had 50.0 % of the tokens asked for"));
+    gate_free(&g);
 }
 
 static void what_must_not_pass_fails_whatever_its_figures(void **state) {
@@ -196,7 +243,8 @@ static void what_must_not_pass_fails_whatever_its_figures(void **state) {
     struct gate_rule rule = {find("p90_ttft"), 100};
     struct bootstrap_options o = options();
     struct gate g;
-    assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, true, false, &g, &err), WEIR_OK);
+    assert_int_equal(gate_judge(&a, &b, &rule, 1, NULL, &o, GATE_RESOLUTION, true, false, &g, &err),
+                     WEIR_OK);
     assert_true(g.passed); /* allowed by hand */
     gate_free(&g);
     b.run[0].valid = b.run[0].scaled = true;
@@ -387,6 +435,7 @@ int main(void) {
         cmocka_unit_test(a_long_play_is_not_a_fast_one),
         cmocka_unit_test(repeats_alone_give_an_interval),
         cmocka_unit_test(the_threshold_counts_at_its_edge),
+        cmocka_unit_test(a_gate_that_cannot_tell_does_not_pass),
         cmocka_unit_test(what_must_not_pass_fails_whatever_its_figures),
         cmocka_unit_test(an_interval_holds_the_truth),
         cmocka_unit_test(ten_percent_slower_is_caught),

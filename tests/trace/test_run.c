@@ -325,6 +325,18 @@ static void a_run_is_invalid_for_each_reason(void **state) {
     r.profiling_ended = r.profiling_started + 899000000000;
     expect_reason(&r, "profiling_too_short");
     valid_run(&r);
+    for (int i = 0; i < 6; i++) /* half of some answers: 3 % of the tokens */
+        r.records[i].out = 5;
+    expect_reason(&r, "answer_lengths");
+    valid_run(&r);
+    for (int i = 0; i < 6; i++) /* others that are too long do not make up for them */
+        r.records[i].out = i % 2 ? 5 : 15;
+    expect_reason(&r, "answer_lengths");
+    valid_run(&r);
+    for (int i = 0; i < 10; i++) /* one token in a hundred */
+        r.records[i].out = 9;
+    expect_reason(&r, NULL);
+    valid_run(&r);
     for (int i = 40; i < 100; i++) /* the server died half-way */
         strcpy(r.records[i].error_type, "connect");
     expect_reason(&r, "insufficient_profile_metric_coverage");
@@ -433,6 +445,78 @@ static void faulty_records_are_refused_by_file_line_and_field(void **state) {
     refuse("{\"metadata\":{},\"weir\":{\"blocks\":1,\"hit_blocks\":2}}\n", "jsonl:1",
            "weir.hit_blocks");
     refuse("{\"metadata\":{\n", "jsonl:1", "not valid JSON");
+    /* Times run forwards; an end before the start was once counted before the first second. */
+    refuse("{\"metadata\":{\"request_start_ns\":2000000000,\"request_end_ns\":5}}\n", "jsonl:1",
+           "metadata.request_end_ns: must not lie before request_start_ns");
+    refuse("{\"metadata\":{\"request_start_ns\":2000,\"request_ack_ns\":5}}\n", "jsonl:1",
+           "metadata.request_ack_ns");
+    refuse("{\"metadata\":{\"request_start_ns\":1000,\"request_end_ns\":2000},\"metrics\":"
+           "{\"time_to_first_token\":{\"value\":1}},\"weir\":{}}\n",
+           "jsonl:1", "must not lie before the answer's last chunk");
+    refuse("{\"metadata\":{\"request_start_ns\":5},\"metrics\":{\"time_to_first_token\":"
+           "{\"value\":-1}}}\n",
+           "jsonl:1", "field metrics.time_to_first_token.value: ");
+    refuse("{\"metadata\":{\"request_start_ns\":5},\"metrics\":{\"time_to_first_token\":"
+           "{\"value\":3},\"inter_chunk_latency\":{\"value\":[-2]}}}\n",
+           "jsonl:1", "inter_chunk_latency");
+    refuse("{\"metadata\":{},\"metrics\":{\"output_sequence_length\":{\"value\":\"x\"}}}\n",
+           "jsonl:1", "field metrics.output_sequence_length.value: ");
+}
+
+static void spoil(const char *name, const char *text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    fputs(text, f);
+    fclose(f);
+}
+
+static void refuse_run(const char *where, const char *message) {
+    struct run r;
+    weir_error err = {0};
+    assert_int_equal(run_read(dir, &r, &err), WEIR_BAD_FILE);
+    if (!strstr(err.where, where) || !strstr(err.message, message))
+        fail_msg("%s: %s", err.where, err.message);
+}
+
+/* Records that were doubled, cut or taken from elsewhere give figures of no run at all. */
+static void records_are_those_that_run_json_tells_of(void **state) {
+    struct run r, other, again;
+    weir_error err = {0};
+    invent_run(&r, 5, 40);
+    invent_run(&other, 5, 40);
+    for (uint32_t i = 0; i < other.n_records; i++) { /* the same calls, an hour later */
+        struct call_record *c = &other.records[i];
+        if (!c->start)
+            continue;
+        c->start += 3600000000000;
+        c->ack += 3600000000000;
+        c->end += 3600000000000;
+        for (uint32_t k = 0; k < c->n_chunks; k++)
+            c->chunk[k] += 3600000000000;
+    }
+    assert_int_equal(run_write(&other, dir, &err), WEIR_OK);
+    char *swapped = slurp("profile_export.jsonl");
+    assert_int_equal(run_write(&r, dir, &err), WEIR_OK);
+    char *mine = slurp("profile_export.jsonl"), *twice;
+    assert_int_equal(run_read(dir, &again, &err), WEIR_OK);
+    run_free(&again);
+    assert_true(asprintf(&twice, "%s%s", mine, mine) > 0);
+    spoil("profile_export.jsonl", twice);
+    refuse_run("profile_export.jsonl", "holds 80 calls and run.json beside it says 40");
+    *(strchr(twice, '\n') + 1) = 0;
+    spoil("profile_export.jsonl", twice);
+    refuse_run("profile_export.jsonl", "holds 1 calls");
+    spoil("profile_export.jsonl", swapped);
+    refuse_run("profile_export.jsonl:1", "does not lie within the run");
+    spoil("profile_export.jsonl", mine);
+    spoil("timeline.jsonl", "{\"at_ns\":99}\n");
+    refuse_run("timeline.jsonl:1", "field at_ns: 99 does not lie within the run");
+    free(twice);
+    free(mine);
+    free(swapped);
+    run_free(&r);
+    run_free(&other);
 }
 
 static void names_that_drive_a_terminal_are_read_without_control_characters(void **state) {
@@ -515,6 +599,7 @@ int main(void) {
         cmocka_unit_test(reasons_beyond_the_room_for_them_are_said_to_be_there),
         cmocka_unit_test(records_of_other_tools_are_read_without_their_gaps),
         cmocka_unit_test(faulty_records_are_refused_by_file_line_and_field),
+        cmocka_unit_test(records_are_those_that_run_json_tells_of),
         cmocka_unit_test(names_that_drive_a_terminal_are_read_without_control_characters),
         cmocka_unit_test(a_directory_without_records_is_refused),
         cmocka_unit_test(hits_are_counted_within_a_play_in_order_of_sending),
