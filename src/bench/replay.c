@@ -214,6 +214,9 @@ static void loop(struct replay *r) {
             now - start > r->o->warmup_grace)
             snprintf(r->gone, sizeof r->gone, "the warm-up had not ended after %g s",
                      (double)r->o->warmup_grace * 1e-9);
+        if (r->o->log && run_log_error(r->o->log) && !r->gone[0])
+            snprintf(r->gone, sizeof r->gone, "its records cannot be written: %s",
+                     strerror(run_log_error(r->o->log)));
         if (stop || r->gone[0] || r->failed_memory) {
             r->run->was_cancelled = stop;
             schedule_stop(r->schedule, now);

@@ -7,7 +7,7 @@
 #include "bench/body.h"
 #include "bench/client.h"
 #include "bench/probe.h"
-#include "trace/run.h"
+#include "trace/run_log.h"
 
 #include <signal.h>
 
@@ -44,6 +44,7 @@ struct replay_options {
     uint64_t max_context;              /* tokens of a call; 0: as the server says */
     double sample_seconds;             /* between looks at the server's metrics; 0: none */
     size_t body_budget;                /* bytes of bodies composed ahead; 0: 256 MiB */
+    struct run_log *log;               /* gets each record as its call ends; NULL: none */
     const volatile sig_atomic_t *stop; /* not 0: end as cancelled; may be NULL */
     void (*progress)(void *user, const struct replay_progress *p); /* may be NULL */
     void *progress_user;

@@ -227,6 +227,11 @@ static void count_failure(struct replay *r, const struct call_record *c) {
                  r->failures_in_a_row, c->error_type, c->error_message);
 }
 
+static void log_record(const struct replay *r, const struct call_record *c) {
+    if (r->o->log)
+        run_log_add(r->o->log, c);
+}
+
 /* --------------------------------------------------------------------------------------- events */
 
 static void on_sent(void *user, int64_t at) {
@@ -327,6 +332,7 @@ static void on_ended(void *user, const struct exchange_end *end, int64_t at) {
     fill_record(f, end, at);
     struct call_record *c = record_of(f);
     bool ok = !c->error_type[0];
+    log_record(r, c);
     r->done++;
     /* Pieces of the answer have been counted as they came. */
     r->tokens += ok ? c->in + (c->out > c->n_chunks ? c->out - c->n_chunks : 0) : 0;
@@ -384,6 +390,7 @@ static void describe(struct flight_http *f) {
 /* Ends a call that was never sent. */
 static void end_unsent(struct flight_http *f, enum call_end how, const char *type, int64_t now) {
     struct replay *r = f->r;
+    log_record(r, record_of(f));
     r->done++;
     note_freed(r, now);
     schedule_done(r->schedule, f->call.ticket, now, how);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -154,6 +155,22 @@ static weir_status page(struct html *h, const struct report *r, weir_error *err)
     return h->failed ? weir_fail(err, WEIR_NO_MEMORY, "report", "no memory") : WEIR_OK;
 }
 
+/* A page may replace a page; anything else there is a file of somebody's. */
+static weir_status check_target(const char *path, weir_error *err) {
+    struct stat st;
+    char head[16] = "";
+    if (stat(path, &st))
+        return WEIR_OK; /* writing says what is wrong */
+    FILE *f = S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f)
+        fclose(f);
+    if (f && (n == 0 || !strncasecmp(head, "<!doctype html", 14)))
+        return WEIR_OK;
+    return weir_fail(err, WEIR_BAD_FILE, path,
+                     "exists and is no page of HTML: it is not overwritten");
+}
+
 /* Beside the final name and then renamed, so that nobody opens half a page. */
 static weir_status save(const struct html *h, const char *path, weir_error *err) {
     char *beside = NULL;
@@ -175,7 +192,9 @@ weir_status report_write(const char *const *dirs, size_t n, const struct report_
                          const char *out, weir_error *err) {
     struct report r;
     struct html h = {0};
-    weir_status status = report_read(dirs, n, o, &r, err);
+    weir_status status = check_target(out, err);
+    if (!status)
+        status = report_read(dirs, n, o, &r, err);
     if (status)
         return status;
     status = page(&h, &r, err);

@@ -459,6 +459,7 @@ static void read_table(struct disk_files *f, enum shelf_kind kind, uint32_t plac
         return;
     }
     *generation = h.floor > *generation ? h.floor : *generation;
+    uint64_t before = *beyond;
     uint64_t covered = (uint64_t)st.st_size / f->layout[kind].place_bytes;
     for (uint64_t at = 0; at < covered; at += ROWS) {
         size_t n = read_all(f->table[kind], rows, ROWS * sizeof *rows, row_at((uint32_t)at)) /
@@ -476,6 +477,10 @@ static void read_table(struct disk_files *f, enum shelf_kind kind, uint32_t plac
         if (n < ROWS)
             break;
     }
+    /* With their bytes given back they would be found anew, and damaged, once there are as many
+     * places again. */
+    if (*beyond > before && ftruncate(f->table[kind], (off_t)row_at(places)) != 0)
+        log_line(LOG_WARN, "%s: cannot shorten %s: %s", f->path, table_name[kind], strerror(errno));
     free(rows);
 }
 
@@ -525,8 +530,10 @@ void disk_files_adopt(struct disk_files *f, struct shelf *s, uint64_t *generatio
         struct shelf_record *r = i < from ? NULL
                                           : shelf_adopt(s, (enum shelf_kind)d->e.kind, d->place,
                                                         &d->e.key, d->e.position, d->e.use);
-        if (!r)
+        if (!r) {
+            disk_entry_clear(f, (enum shelf_kind)d->e.kind, d->place);
             continue;
+        }
         r->sum[0] = d->e.sum[0];
         r->sum[1] = d->e.sum[1];
     }

@@ -204,11 +204,18 @@ static void catch_signals(void) {
     struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    /* A terminal that goes away; under nohup it is to be ignored. */
+    struct sigaction before;
+    if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &a, NULL);
 }
 
 static void release_signals(void) {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
+    struct sigaction now;
+    if (!sigaction(SIGHUP, NULL, &now) && now.sa_handler == on_signal)
+        signal(SIGHUP, SIG_DFL);
 }
 
 /* ------------------------------------------------------------------------------------- running */
@@ -356,7 +363,7 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
     fill_run(j, j->open_loop ? j->args->max_concurrency : concurrency, run);
     fill_options(j, j->open_loop ? 0 : concurrency, &o);
     run->salt = o.salt;
-    weir_status s = run_prepare(dir, err);
+    weir_status s = run_log_open(dir, run, &o.log, err);
     if (s)
         return s;
     if (!j->args->json || isatty(STDERR_FILENO))
@@ -366,16 +373,19 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
     release_signals();
     bench_progress_end(&progress);
     run_clean(run);
-    if (!s)
-        s = run_summarise(run, summary, err);
-    if (!s)
-        bench_remark(j->args, run, summary);
+    if (s) { /* nothing was measured */
+        run_log_undo(o.log);
+        return s;
+    }
+    s = run_summarise(run, summary, err);
     if (!s) {
+        bench_remark(j->args, run, summary);
         s = run_write(run, dir, err);
         /* The disk may have filled up meanwhile: what was measured is at least seen. */
         if (s && !j->args->json)
             bench_print(run, summary, NULL);
     }
+    (s ? run_log_leave : run_log_close)(o.log);
     weir_error trouble = {0};
     if (!s && !j->args->no_history && store_record(j->args->history, run, summary, dir, &trouble))
         fprintf(stderr, "weir: not in the history: %s: %s\n", trouble.where, trouble.message);

@@ -5,6 +5,8 @@ usage: test_replay_says.py PATH_OF_weir [unittest arguments]
 import http.server
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,9 @@ class Server(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     url = property(lambda self: "http://127.0.0.1:%d" % self.server_address[1])
+
+    def handle_error(self, request, client_address):
+        pass  # clients go away
 
     def __exit__(self, *why):
         self.shutdown()
@@ -207,6 +212,92 @@ class Says(unittest.TestCase):
                     self.assertEqual(s.posts, 0)
                 self.assertEqual(len(self.err), 1)
                 self.assertIn(out.split("/")[1], self.err[0])
+
+    def begin(self, url, *args, limit=None):
+        """A replay that is left running, once three records lie in its directory."""
+        def prepare():
+            if limit:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        line = [WEIR, "bench", "replay", "--url", url, "--out", self.out, "--no-history", "--random-input-len", "64",
+                "--random-output-len", "40", "--num-prompts", "400", *args]
+        run = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=prepare)
+        end = time.monotonic() + 30
+        while not limit and run.poll() is None and not self.is_under_way() and time.monotonic() < end:
+            time.sleep(0.02)
+        return run
+
+    def is_under_way(self):
+        try:
+            return "unfinished" in (self.written()["abort_reason"] or "") and len(self.lines()) >= 3
+        except (FileNotFoundError, ValueError):
+            return False
+
+    def lines(self):
+        try:
+            with open(os.path.join(self.out, "profile_export.jsonl")) as f:
+                return [json.loads(line) for line in f if line.endswith("\n")]
+        except FileNotFoundError:
+            return []
+
+    def test_a_run_that_is_killed_leaves_its_records(self):
+        page = os.path.join(self.dir.name, "page.html")
+        with Server() as s:
+            run = self.begin(s.url)
+            self.weir(s.url, status=1)  # its directory is taken
+            self.assertIn("another run is being written into it", self.err[0])
+            run.kill()
+            run.communicate()
+            self.assertGreaterEqual(len(self.lines()), 3)
+            self.assertTrue(self.written()["abort_reason"].startswith("unfinished"))
+            subprocess.run([WEIR, "report", self.out, "--out", page], check=True, timeout=60)
+            with open(page) as f:
+                self.assertIn("unfinished: the program ended before the run did", f.read())
+            self.weir(s.url)  # and the next one is whole
+        self.assertEqual(len(self.lines()), 12)
+        self.assertIsNone(self.written()["abort_reason"])
+        self.assertEqual([name for name in os.listdir(self.out) if name.endswith(".before")], [])
+
+    def test_a_terminal_that_goes_away_ends_a_run_in_order(self):
+        with Server() as s:
+            run = self.begin(s.url)
+            run.send_signal(signal.SIGHUP)
+            said = run.communicate()[1]
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("cancelled after", said)
+        self.assertTrue(self.written()["was_cancelled"])
+
+    def test_an_older_run_is_no_part_of_a_new_one(self):
+        with Server() as s:
+            self.weir(s.url)
+            before = self.written()
+            self.weir("http://127.0.0.1:1", status=1)  # nothing was measured: it stays
+            self.assertEqual(self.written(), before)
+            self.assertEqual(len(self.lines()), 12)
+            run = self.begin(s.url)
+            self.assertFalse(os.path.exists(os.path.join(self.out, "inferencex.json")))
+            run.kill()
+            run.communicate()
+            again = self.begin(s.url)  # the whole one outlives several that were not
+            again.kill()
+            again.communicate()
+        with open(os.path.join(self.out, "run.json.before")) as f:
+            self.assertEqual(json.load(f), before)
+        self.weir("http://127.0.0.1:1", status=1, out=self.out + "-new")
+        self.assertFalse(os.path.exists(self.out + "-new"))
+
+    def test_a_disk_that_is_full_is_found_at_once(self):
+        with Server() as s:
+            run = self.begin(s.url, limit=100)
+            self.assertIn("cannot be written: File too large", run.communicate()[1])
+            self.assertEqual((run.returncode, s.posts), (1, 0))
+            run = self.begin(s.url, limit=16000)
+            said = run.communicate()[1]
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("profile_export", said)
+            self.assertLess(s.posts, 60)
+        self.assertGreaterEqual(len(self.lines()), 3)
+        self.assertIn("unfinished", self.written()["abort_reason"])
 
     def test_runs_without_figures_fail_and_say_why(self):
         with Server(context=70) as s:

@@ -351,6 +351,11 @@ static void what_makes_no_page_is_refused_by_one_line(void **state) {
     struct stat st;
     assert_int_not_equal(stat(scratch("x.html"), &st), 0);
     assert_int_not_equal(stat(scratch("x.html.part"), &st), 0);
+    /* A name too few on the line must not cost a file of the run. */
+    fails(1, "report %/sweep/on-1 --out %/sweep/on-1/run.json", "is not overwritten");
+    fails(1, "report %/sweep/on-1 --out /dev/null", "is not overwritten");
+    succeeds(NULL, "report %/sweep/on-1 --out %/x.html");
+    succeeds(NULL, "report %/sweep/on-1 --out %/x.html");
 }
 
 int main(void) {

@@ -348,6 +348,15 @@ static void a_lower_limit_and_what_lies_beside_are_told(void **state) {
     assert_int_equal(usage_of(t).pages, 4);
     t->close(t);
     assert_int_equal(log_end(": 6 records more than its limit of"), 1);
+    /* Once is enough, and what was given up does not come back, damaged, with more room. */
+    log_begin();
+    t = open_disk(g, &c, 4 * PLACE);
+    assert_int_equal(usage_of(t).pages, 4);
+    t->close(t);
+    t = open_disk(g, &c, 20 * PLACE);
+    assert_int_equal(usage_of(t).pages, 4);
+    t->close(t);
+    assert_int_equal(log_end("more than its limit of"), 0);
     const struct cache_key was = c.setup.model;
     c.setup.model = case_key(99);
     log_begin();
