@@ -62,6 +62,8 @@ typedef struct weir_options {
     uint64_t cpu_offload_bytes;     /* host memory for what leaves the pools; 0: no such tier */
     const char *disk_offload_dir;   /* directory for the same; NULL: no such tier */
     uint64_t disk_offload_bytes;    /* bytes used there at most */
+    uint64_t expert_cache_bytes;    /* memory for routed experts, which then stay in their files and
+                                       are read when chosen; 0: all are mapped */
     const char *remote_store;       /* redis://[:PASSWORD@]HOST[:PORT][/DB]; NULL: no such tier */
     void (*on_progress)(void *arg); /* called on the engine thread after steps that gave output;
                                        must not block */
@@ -168,6 +170,10 @@ size_t weir_prompt_logprobs(weir_request *r, const weir_token **out);
 /* Requests with unread output or a new finish, each at most once until polled; returns how many
  * were written. */
 size_t weir_ready(weir_engine *e, weir_request **out, size_t cap);
+/* Why the request's step failed, where its progress has the error WEIR_BAD_FILE (weights that are
+ * read while it runs could not be): fills *out and returns that; otherwise WEIR_OK. Of several
+ * failures within a moment the last one is told. */
+weir_status weir_failure(const weir_request *r, weir_error *out);
 void *weir_user(const weir_request *r);
 /* Ends the request once the steps in flight are done (two at most); finish becomes
  * WEIR_FINISH_ABORT unless it had ended. Pages and slot are freed. */
@@ -213,6 +219,20 @@ typedef struct weir_tier_stats {
     double load_seconds, store_seconds; /* sums over moves, several of which run at a time */
 } weir_tier_stats;
 
+/* Routed experts that are read when they are chosen; zeros where all are mapped. Counted in units:
+ * what one of the two operations on an expert reads. */
+typedef struct weir_expert_stats {
+    bool open;
+    uint64_t bytes_used, bytes_total; /* of the memory for them */
+    uint64_t hits, misses;            /* chosen and in memory, chosen and not */
+    uint64_t evictions, read_errors;
+    uint64_t guesses, guesses_right;  /* expected of the next layer, and chosen by it */
+    uint64_t ahead_reads, ahead_used; /* those of them that were not in memory and were read */
+    uint64_t reads, read_bytes;
+    double read_seconds;  /* during which something was being read */
+    double stall_seconds; /* that threads waited for reads, by thread on average */
+} weir_expert_stats;
+
 /* Counters since the start and gauges of now; one consistent snapshot. */
 typedef struct weir_stats {
     uint64_t running, waiting;
@@ -225,8 +245,9 @@ typedef struct weir_stats {
         checkpoints_resumed[WEIR_CHECKPOINT_REASONS];
     uint64_t checkpoints_unplaced, pages_evicted, states_evicted, shared_waits, tag_mismatches;
     weir_tier_stats tier[WEIR_SOURCES]; /* [WEIR_DEVICE] stays zero */
-    uint64_t finished[5];               /* by weir_finish */
-    uint64_t preemptions, steps, step_rows, nan_guards;
+    weir_expert_stats experts;
+    uint64_t finished[5]; /* by weir_finish */
+    uint64_t preemptions, steps, step_rows, nan_guards, failed_steps;
     double busy_seconds; /* time in steps */
     double last_step;    /* monotonic time the last step ended, 0 = none yet */
 } weir_stats;

@@ -163,20 +163,34 @@ static double rate(double tokens, double seconds) {
     return tokens > 0 && seconds > 0 ? tokens / seconds : 0;
 }
 
-static json_t *stats_json(const struct answer *a, const weir_progress *p, struct times t) {
+static json_t *experts_json(const weir_expert_stats *e) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "hits", (json_int_t)e->hits,
+                     "misses", (json_int_t)e->misses, "evictions", (json_int_t)e->evictions,
+                     "guesses", (json_int_t)e->guesses, "guesses_right",
+                     (json_int_t)e->guesses_right, "ahead_reads", (json_int_t)e->ahead_reads,
+                     "read_bytes", (json_int_t)e->read_bytes, "read_seconds", e->read_seconds,
+                     "stall_seconds", e->stall_seconds);
+}
+
+static json_t *stats_json(const struct answer *a, const weir_progress *p, struct times t,
+                          const weir_expert_stats *experts) {
     double prefill = a->first ? a->first - t.start : 0, decode = a->last - a->first;
-    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "prompt_tokens",
-                     (json_int_t)p->prompt_tokens, "cached_tokens", (json_int_t)p->cached_tokens,
-                     "generated_tokens", (json_int_t)p->generated_tokens, "preemptions",
-                     (json_int_t)p->preemptions, "load_seconds", t.load, "first_token_seconds",
-                     prefill, "total_seconds", a->last ? a->last - t.start : 0,
-                     "prefill_tokens_per_second",
-                     rate((double)(p->prompt_tokens - p->cached_tokens), prefill),
-                     "decode_tokens_per_second", rate((double)p->generated_tokens - 1, decode));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "prompt_tokens",
+        (json_int_t)p->prompt_tokens, "cached_tokens", (json_int_t)p->cached_tokens,
+        "generated_tokens", (json_int_t)p->generated_tokens, "preemptions",
+        (json_int_t)p->preemptions, "load_seconds", t.load, "first_token_seconds", prefill,
+        "total_seconds", a->last ? a->last - t.start : 0, "prefill_tokens_per_second",
+        rate((double)(p->prompt_tokens - p->cached_tokens), prefill), "decode_tokens_per_second",
+        rate((double)p->generated_tokens - 1, decode));
+    if (experts->open)
+        json_object_set_new(o, "expert_cache", experts_json(experts));
+    return o;
 }
 
 static weir_status print_json(const struct answer *a, const struct ids *prompt,
-                              const weir_progress *p, struct times t, weir_error *err) {
+                              const weir_progress *p, struct times t,
+                              const weir_expert_stats *experts, weir_error *err) {
     json_t *o = json_object(), *prompt_ids = json_array(), *ids = json_array();
     for (size_t i = 0; i < prompt->n; i++)
         json_array_append_new(prompt_ids, json_integer(prompt->data[i]));
@@ -194,17 +208,25 @@ static weir_status print_json(const struct answer *a, const struct ids *prompt,
         json_object_set(o, "tool_calls", a->calls);
     }
     json_object_set_new(o, "finish_reason", json_string(finish_name(a, p)));
-    json_object_set_new(o, "stats", stats_json(a, p, t));
+    json_object_set_new(o, "stats", stats_json(a, p, t, experts));
     return io_print_json(o, err);
 }
 
-static void print_stats(const struct answer *a, const weir_progress *p, struct times t) {
+static void print_stats(const struct answer *a, const weir_progress *p, struct times t,
+                        const weir_expert_stats *e) {
     double prefill = a->first ? a->first - t.start : 0;
     fprintf(stderr,
             "%u prompt tokens, first token after %.3f s (%.0f tokens/s); "
             "%u generated (%.0f tokens/s); loaded in %.2f s\n",
             p->prompt_tokens, prefill, rate((double)p->prompt_tokens, prefill), p->generated_tokens,
             rate((double)p->generated_tokens - 1, a->last - a->first), t.load);
+    if (e->open)
+        fprintf(stderr,
+                "experts: %.1f %% of %llu units were in memory, %.2f GB read at %.2f GB/s, waited "
+                "%.2f s\n",
+                100 * rate((double)e->hits, (double)(e->hits + e->misses)),
+                (unsigned long long)(e->hits + e->misses), (double)e->read_bytes / 1e9,
+                rate((double)e->read_bytes / 1e9, e->read_seconds), e->stall_seconds);
 }
 
 /* The request of --chat with its sampling fields; options that were given win over them. */
@@ -318,9 +340,11 @@ static int run_generate(void *record, weir_error *err) {
     if (!status)
         status = local_run(l, prompt.data, prompt.n, &p, on_tokens, &a, NULL, &progress, err);
     if (!status) {
+        weir_stats stats;
+        weir_get_stats(local_engine(l), &stats);
         finish_text(&a, progress.finish != WEIR_FINISH_STOP);
         if (args->json)
-            status = print_json(&a, &prompt, &progress, t, err);
+            status = print_json(&a, &prompt, &progress, t, &stats.experts, err);
         else if (a.tokenizer)
             putchar('\n');
         else
@@ -329,7 +353,7 @@ static int run_generate(void *record, weir_error *err) {
         if (args->stats)
             fflush(stdout); /* else the end of the text comes behind them in a pipe */
         if (args->stats)
-            print_stats(&a, &progress, t);
+            print_stats(&a, &progress, t, &stats.experts);
     }
     chat_parser_free(a.parser);
     chat_input_free(&a.in);
@@ -366,6 +390,9 @@ static const struct command_section generate_sections[] = {
      "\"cached_tokens\", \"generated_tokens\", \"preemptions\", \"load_seconds\", "
      "\"first_token_seconds\", \"total_seconds\", \"prefill_tokens_per_second\", "
      "\"decode_tokens_per_second\"}}, and for --chat \"reasoning_content\" and \"tool_calls\". "
+     "With --expert-cache-bytes stats holds \"expert_cache\": {\"hits\", \"misses\", "
+     "\"evictions\", \"guesses\", \"guesses_right\", \"ahead_reads\", \"read_bytes\", "
+     "\"read_seconds\", \"stall_seconds\"}, counted in halves of an expert (w1 and w3; w2). "
      "finish_reason is stop, length or tool_calls. text is null without a tokenizer."},
     {"EXAMPLES",
      "  weir generate --model models/tiny-k3 --prompt 'She had been long' \\\n"

@@ -186,15 +186,19 @@ static int run_score(void *record, weir_error *err) {
     struct model m;
     struct weights *w = NULL;
     weir_status status = model_open(a->engine.model, &m, err);
+    uint32_t threads = a->engine.threads ? a->engine.threads : cpu_count();
+    const struct expert_setup experts = {
+        .bytes = a->engine.expert_cache_bytes, .members = threads, .guess = true};
     if (!status)
-        status = weights_open(a->engine.model, &m, &w, err);
+        status =
+            weights_open_reading(a->engine.model, &m, experts.bytes ? &experts : NULL, &w, err);
     if (status)
         return command_exit_status(err);
     struct score_settings s = {
         .model = &m,
         .weights = w,
         .fast = a->engine.compute == ENGINE_COMPUTE_FAST,
-        .threads = a->engine.threads ? a->engine.threads : cpu_count(),
+        .threads = threads,
         /* All logits of a step are kept: 64 MiB of them at most. */
         .rows = a->engine.max_num_batched_tokens ? a->engine.max_num_batched_tokens
                                                  : (uint32_t)fmin(256, 16777216.0 / m.vocab),

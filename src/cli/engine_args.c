@@ -192,8 +192,8 @@ const struct option_spec engine_options[] = {
      .max = U32_MAX,
      .fallback = "0",
      .offered = "0",
-     .refusal = "weights are mapped, and need no room of their own; host memory for the prefix "
-                "cache is --cpu-offload-bytes",
+     .refusal = "weights are mapped, and need no room of their own; experts larger than memory are "
+                "--expert-cache-bytes, host memory for the prefix cache is --cpu-offload-bytes",
      .help = "Weights kept in host memory; not needed here."},
     {.name = "disk-offload-dir",
      .value = "D",
@@ -218,6 +218,14 @@ const struct option_spec engine_options[] = {
          "Redis server for the same, which several servers may share: "
          "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]. A password on the command line is seen by "
          "every user of the machine: give the URL as WEIR_REMOTE_STORE or with --config."},
+    {.name = "expert-cache-bytes",
+     .value = "B",
+     .type = OPTION_BYTES,
+     .offset = AT(expert_cache_bytes),
+     .fallback = "0",
+     .help = "For models whose routed experts are larger than memory: they stay in the "
+             "checkpoint's files and are read when they are chosen, past the page cache; this much "
+             "memory, such as 64GiB, keeps those used most. 0: all are mapped."},
     {.name = "speculative-config",
      .value = "JSON",
      .type = OPTION_TEXT,

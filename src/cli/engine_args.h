@@ -17,7 +17,7 @@ struct engine_args {
     bool prefix_caching, no_prefix_caching, no_async, log_cache;
     uint32_t cpu_offload_gb;
     char *checkpoint_policy;
-    uint64_t cpu_offload_bytes, disk_offload_bytes;
+    uint64_t cpu_offload_bytes, disk_offload_bytes, expert_cache_bytes;
     char *disk_offload_dir, *remote_store, *speculative_config;
 };
 
@@ -25,7 +25,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 25 };
+enum { N_ENGINE_OPTIONS = 26 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

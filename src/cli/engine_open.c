@@ -24,6 +24,8 @@ static void warn_of_idle_options(const struct engine_args *a) {
                                            : NULL;
     warn_if(a->disk_offload_bytes && !a->disk_offload_dir, "--disk-offload-bytes",
             "without --disk-offload-dir");
+    warn_if(a->expert_cache_bytes && a->compute == ENGINE_COMPUTE_NULL, "--expert-cache-bytes",
+            "with --compute null");
     if (!why)
         return;
     warn_if(a->max_checkpoints, "--max-checkpoints", why);
@@ -66,6 +68,7 @@ weir_options engine_args_options(const struct engine_args *a) {
     o.disk_offload_dir = a->disk_offload_dir;
     o.disk_offload_bytes = a->disk_offload_bytes ? a->disk_offload_bytes : DEFAULT_DISK_BYTES;
     o.remote_store = a->remote_store;
+    o.expert_cache_bytes = a->expert_cache_bytes;
     if (a->no_async)
         o.async_scheduling = false;
     return o;

@@ -115,7 +115,10 @@ weir_status local_run(struct local *l, const int32_t *ids, size_t n, const weir_
         if (got == 0 && progress->finish == WEIR_RUNNING)
             wait_for_news(l);
     } while (progress->finish == WEIR_RUNNING);
-    if (progress->finish == WEIR_FINISH_ERROR)
+    weir_error failure;
+    if (progress->finish == WEIR_FINISH_ERROR && weir_failure(r, &failure))
+        status = weir_fail(err, failure.code, failure.where, "%s", failure.message);
+    else if (progress->finish == WEIR_FINISH_ERROR)
         status = weir_fail(err, progress->error, "generation",
                            progress->error == WEIR_NO_TOKEN
                                ? "the rules leave no token to choose, or the logits are not finite"

@@ -447,7 +447,10 @@ static weir_status reference_logits(struct work_case *w, size_t n, float *out, w
         return status;
     size_t vocab = s->model->vocab;
     all_logits(r, w->ids, n, s->rows, vocab, out);
+    status = runner_failure(r, err);
     runner_close(r);
+    if (status)
+        return status;
     double error = 0;
     for (size_t i = 0; w->logits.map.data && i < w->n; i++)
         error = worst(error, out + i * vocab, vector_floats(&w->logits, i), vocab);
@@ -630,6 +633,8 @@ weir_status score_run(const struct score_settings *s, const struct vectors *v, c
     }
     if (!status)
         status = s->fast ? run_fast(&w, err) : run_exact(&w, err);
+    if (!status)
+        status = runner_failure(w.runner, err);
     close_case(&w);
     if (status)
         score_free(out);

@@ -125,6 +125,16 @@ size_t weir_prompt_logprobs(weir_request *r, const weir_token **out) {
     return there ? r->ask.n_prompt - 1 : 0;
 }
 
+weir_status weir_failure(const weir_request *r, weir_error *out) {
+    weir_engine *e = r->engine;
+    pthread_mutex_lock(&e->lock);
+    weir_status status = r->pub.progress.error;
+    if (status == WEIR_BAD_FILE)
+        *out = e->failure;
+    pthread_mutex_unlock(&e->lock);
+    return status == WEIR_BAD_FILE ? status : WEIR_OK;
+}
+
 void *weir_user(const weir_request *r) {
     return r->user;
 }

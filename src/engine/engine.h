@@ -17,12 +17,14 @@ struct engine_setup {
     /* Opens the tiers below the device pools, which call notify(notify_arg); NULL: none. */
     weir_status (*open_tiers)(void *arg, void (*notify)(void *), void *notify_arg,
                               struct tier **out, uint32_t *n, weir_error *err);
+    /* What else is worth counting, called between steps; NULL: nothing. */
+    void (*count)(void *arg, weir_stats *out);
     bool async;
     void (*on_progress)(void *arg);
     void *on_progress_arg;
     struct executor *executor; /* taken over, also on failure */
     void (*close)(void *arg);  /* frees what the executor worked on; NULL: nothing */
-    void *close_arg;           /* also the argument of open_tiers */
+    void *close_arg;           /* also the argument of open_tiers and count */
 };
 
 /* A caller waiting in weir_reset_prefix_cache. */
@@ -62,6 +64,7 @@ struct weir_engine {
     bool draining, closing;
     bool tier_news; /* a move has ended */
     weir_stats stats;
+    weir_error failure; /* of the last step that failed */
 };
 
 weir_status engine_open(const struct engine_setup *setup, weir_engine **out, weir_error *err);

@@ -23,6 +23,7 @@ struct step_outcome {
     uint32_t n_results;
     const struct step_result *results; /* one per batch_logits; valid until the next submit */
     double seconds;                    /* time the step took */
+    const weir_error *failure;         /* nothing of the step counts; NULL: all does */
 };
 
 /* submit: takes a batch; it and all it points to stay untouched until it was collected, except page

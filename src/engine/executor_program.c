@@ -32,6 +32,8 @@ struct flight {
     struct step_result *results;
     uint32_t n;
     double seconds;
+    bool failed;
+    weir_error failure;
 };
 
 struct program_executor {
@@ -106,6 +108,7 @@ static void run_step(struct program_executor *x, uint32_t ticket) {
     for (uint32_t i = 0; i < b.n_logits; i++)
         keep_result(&f->tokens[i], &drawn[i]);
     f->n = b.n_logits;
+    f->failed = program_failure(x->program, &f->failure) != WEIR_OK;
     f->seconds = (double)(clock_ns() - start) * 1e-9;
 }
 
@@ -138,7 +141,7 @@ static void program_collect(struct executor *base, struct step_outcome *out) {
     if (atomic_load(&x->done.value) == ticket)
         counter_wait(&x->done, ticket, x->spin_engine);
     struct flight *f = &x->flight[ticket % EXECUTOR_DEPTH];
-    *out = (struct step_outcome){f->n, f->results, f->seconds};
+    *out = (struct step_outcome){f->n, f->results, f->seconds, f->failed ? &f->failure : NULL};
 }
 
 static void program_close(struct executor *base) {

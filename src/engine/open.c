@@ -149,7 +149,10 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
                                   weir_error *err) {
     const struct model *m = &l->model;
     enum dtype format = kv_format(o->kv_dtype);
-    weir_status st = weights_open(dir, m, &l->weights, err);
+    const struct expert_setup experts = {
+        .bytes = o->expert_cache_bytes, .members = s->threads, .guess = true};
+    weir_status st =
+        weights_open_reading(dir, m, o->expert_cache_bytes ? &experts : NULL, &l->weights, err);
     if (st)
         return st;
     st = cache_store_open(&l->store, s->pages, program_kv_page_bytes(m, format),
@@ -165,6 +168,12 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     if (st)
         return st;
     return executor_open_program(program, s->threads, l->place, limits, out, err);
+}
+
+static void count_experts(void *arg, weir_stats *out) {
+    const struct loaded *l = arg;
+    if (l->weights)
+        weights_count_experts(l->weights, &out->experts);
 }
 
 static void describe_cache(const weir_options *o, const struct checkpoint_policy *policy,
@@ -220,6 +229,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
                   .page_bytes = unit.page_bytes,
                   .slot_bytes = unit.slot_bytes},
         .open_tiers = open_tiers,
+        .count = count_experts,
         .async = o->async_scheduling,
         .on_progress = o->on_progress,
         .on_progress_arg = o->on_progress_arg,

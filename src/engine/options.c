@@ -141,6 +141,10 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
         return weir_fail(err, WEIR_BAD_VALUE, "cpu_offload_bytes",
                          "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
                          o->cpu_offload_bytes, memory_bytes);
+    if (o->expert_cache_bytes > memory_bytes)
+        return weir_fail(err, WEIR_BAD_VALUE, "expert_cache_bytes",
+                         "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
+                         o->expert_cache_bytes, memory_bytes);
     uint64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : memory_bytes / 2;
     const char *of = o->kv_cache_bytes ? "" : " (half of the machine's memory)";
     plan_seqs(o, unit, budget, s);

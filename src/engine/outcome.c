@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <math.h>
 
@@ -101,12 +102,32 @@ static void apply_score(weir_engine *e, struct weir_request *r, uint32_t target,
         to->top[i] = from->top[i];
 }
 
+/* Nothing of the step counts: whoever is in it ends, also where no token was to be drawn, because
+ * the history it wrote is worth nothing either. */
+static void fail_step(weir_engine *e, const struct step *step, const weir_error *why) {
+    log_line(LOG_ERROR, "a step failed, its requests end: %s: %s", why->where, why->message);
+    e->totals.failed_steps++;
+    pthread_mutex_lock(&e->lock);
+    e->failure = *why;
+    pthread_mutex_unlock(&e->lock);
+    for (uint32_t i = 0; i < step->batch.n_logits; i++)
+        step->owners[i].request->run.drawing -= step->owners[i].target == 0;
+    for (uint32_t i = 0; i < step->n_entries; i++) {
+        struct weir_request *r = step->entries[i].request;
+        cache_spoil(&r->run.lease);
+        if (r->run.stage != STAGE_ENDED)
+            engine_end(e, r, WEIR_FINISH_ERROR, why->code);
+    }
+}
+
 void engine_apply(weir_engine *e, const struct step *step, const struct step_outcome *outcome) {
     double now = clock_seconds();
     WEIR_ASSERT(outcome->n_results == step->batch.n_logits);
     for (uint32_t i = 0; i < step->n_entries; i++) {
         struct weir_request *r = step->entries[i].request;
         r->run.in_flight--;
+        if (outcome->failure)
+            continue;
         /* One that ended meanwhile leaves what the step computed, as far as its tokens are known:
          * a client that gave up on a long prompt will be back. */
         bool known = r->run.finish != WEIR_FINISH_ERROR &&
@@ -116,7 +137,9 @@ void engine_apply(weir_engine *e, const struct step *step, const struct step_out
         else
             cache_spoil(&r->run.lease);
     }
-    for (uint32_t i = 0; i < outcome->n_results; i++) {
+    if (outcome->failure)
+        fail_step(e, step, outcome->failure);
+    for (uint32_t i = 0; i < outcome->n_results && !outcome->failure; i++) {
         const struct logits_owner *o = &step->owners[i];
         if (o->target)
             apply_score(e, o->request, o->target, &outcome->results[i]);

@@ -73,6 +73,8 @@ void engine_count(weir_engine *e) {
     t->states_evicted = c.states_evicted;
     t->shared_waits = c.waits;
     t->tag_mismatches = c.tag_mismatches;
+    if (e->setup.count)
+        e->setup.count(e->setup.close_arg, t);
     struct cache_tier_counts tier[TIER_KINDS];
     uint32_t n = e->tiers ? cache_tiers_counts(e->tiers, tier) : 0;
     for (uint32_t i = 0; i < n; i++)

@@ -36,10 +36,13 @@ void *builder_layer_bytes(struct builder *b, size_t bytes) {
     return b->measuring ? NULL : b->layer + at;
 }
 
-struct tensor builder_buffer(struct builder *b, uint32_t each, uint32_t cols) {
+struct tensor builder_rows(struct builder *b, size_t rows, uint32_t cols) {
     uint32_t stride = row_stride(cols);
-    size_t rows = (size_t)b->limits.rows * each;
     return (struct tensor){builder_layer_bytes(b, rows * stride * sizeof(float)), cols, stride};
+}
+
+struct tensor builder_buffer(struct builder *b, uint32_t each, uint32_t cols) {
+    return builder_rows(b, (size_t)b->limits.rows * each, cols);
 }
 
 struct op *builder_op(struct builder *b, enum op_kind kind, int32_t layer) {

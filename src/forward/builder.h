@@ -49,6 +49,7 @@ void *builder_take(struct builder *b, size_t bytes); /* lives as long as the pro
 struct tensor builder_keep(struct builder *b, uint32_t rows, uint32_t cols);
 /* A step buffer of the current sublayer, limits.rows rows (times `each`). */
 struct tensor builder_buffer(struct builder *b, uint32_t each, uint32_t cols);
+struct tensor builder_rows(struct builder *b, size_t rows, uint32_t cols); /* likewise */
 void *builder_layer_bytes(struct builder *b, size_t bytes);
 void builder_begin_sublayer(struct builder *b);
 

@@ -5,6 +5,10 @@
  * Source: docs/model.md, LatentMoE. */
 #include "forward/builder.h"
 
+/* A guess at the next layer's experts is made for as many rows as a decode step of a few sequences
+ * has; a prompt reads most experts anyway. */
+enum { AHEAD_ROWS = 8 };
+
 static struct glu glu_of(const struct model *m) {
     return (struct glu){
         .situ = m->act == ACT_SITU, .beta = m->situ_beta, .linear_beta = m->situ_linear_beta};
@@ -53,18 +57,16 @@ static struct op_experts experts_of(struct builder *b, int32_t l, struct tensor 
         .experts = m->experts,
         .top_k = m->top_k,
         .act = glu_of(m),
+        .source = weights_source(b->w),
+        .layer = (uint32_t)l,
     };
 }
 
-static void build_moe(struct builder *b, int32_t l) {
+static struct op_route route_of(const struct builder *b, int32_t l, struct tensor logits) {
     const struct model *m = b->m;
-    struct op *in = builder_op(b, OP_LINEAR, l);
-    struct op_route route = {
-        .logits = builder_product(in, weights_get(b->w, ROLE_ROUTER, l), b->x,
-                                  builder_buffer(b, 1, m->experts)),
+    return (struct op_route){
+        .logits = logits,
         .bias = builder_vector(b, ROLE_ROUTER_BIAS, l),
-        .ids = builder_layer_bytes(b, (size_t)b->limits.rows * m->top_k * sizeof(int32_t)),
-        .weights = builder_layer_bytes(b, (size_t)b->limits.rows * m->top_k * sizeof(float)),
         .experts = m->experts,
         .top_k = m->top_k,
         .groups = m->groups,
@@ -73,6 +75,41 @@ static void build_moe(struct builder *b, int32_t l) {
         .renormalize = m->renormalize,
         .scale = m->route_scale,
     };
+}
+
+/* Where experts are read when chosen: a guess at what the next layer will choose, its router
+ * applied to this layer's input, so that reading may begin while this one computes. */
+static void guess_ahead(struct builder *b, int32_t l, struct op_experts *experts) {
+    const struct model *m = b->m;
+    uint32_t next = (uint32_t)l + 1;
+    while (next < m->layers && !model_is_moe(m, next))
+        next++;
+    if (!experts->source || next == m->layers)
+        return;
+    const struct weight *router = weights_get(b->w, ROLE_ROUTER, (int32_t)next);
+    struct tensor logits = builder_rows(b, AHEAD_ROWS, m->experts);
+    struct op *in = builder_op(b, OP_LINEAR, l);
+    in->most_rows = AHEAD_ROWS;
+    builder_product(in, router, b->x, logits);
+    struct op_route route = route_of(b, (int32_t)next, logits);
+    route.ids = builder_layer_bytes(b, AHEAD_ROWS * m->top_k * sizeof(int32_t));
+    route.weights = builder_layer_bytes(b, AHEAD_ROWS * m->top_k * sizeof(float));
+    struct op *choose = builder_op(b, OP_ROUTE, l);
+    choose->most_rows = AHEAD_ROWS;
+    choose->u.route = route;
+    experts->ahead = route.ids;
+    experts->ahead_layer = next;
+    experts->ahead_rows = AHEAD_ROWS;
+}
+
+static void build_moe(struct builder *b, int32_t l) {
+    const struct model *m = b->m;
+    struct op *in = builder_op(b, OP_LINEAR, l);
+    struct op_route route = route_of(b, l,
+                                     builder_product(in, weights_get(b->w, ROLE_ROUTER, l), b->x,
+                                                     builder_buffer(b, 1, m->experts)));
+    route.ids = builder_layer_bytes(b, (size_t)b->limits.rows * m->top_k * sizeof(int32_t));
+    route.weights = builder_layer_bytes(b, (size_t)b->limits.rows * m->top_k * sizeof(float));
     struct tensor z = b->x;
     if (m->latent)
         z = builder_product(in, weights_get(b->w, ROLE_LATENT_DOWN, l), b->x,
@@ -88,6 +125,7 @@ static void build_moe(struct builder *b, int32_t l) {
 
     struct tensor sum = m->latent ? builder_buffer(b, 1, m->latent) : b->delta;
     struct op_experts experts = experts_of(b, l, z, sum, &route);
+    guess_ahead(b, l, &experts);
     builder_op(b, OP_EXPERTS_UP, l)->u.experts = experts;
     builder_op(b, OP_EXPERTS_DOWN, l)->u.experts = experts;
 

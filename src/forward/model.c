@@ -21,6 +21,9 @@ struct step_program {
     size_t scratch_bytes;
     program_tap *tap;
     void *tap_arg;
+    const struct expert_source *source; /* NULL: all weights are in memory */
+    bool failed;                        /* the last run, and why */
+    weir_error failure;
     /* of the run in progress */
     struct team *team;
     const struct batch *batch;
@@ -156,6 +159,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
         return weir_fail(err, WEIR_NO_MEMORY, "program", "no memory");
     p->column = column;
     p->limits = limits;
+    p->source = weights_source(w);
 
     const struct builder empty = {
         .m = m, .w = w, .column = column, .kv = kv, .state = state, .limits = limits};
@@ -245,6 +249,12 @@ void program_run(struct step_program *p, struct team *team, const struct batch *
     p->team = team;
     p->batch = b;
     team_run(team, run_member, p);
+    p->failed = p->source && !p->source->settle(p->source->self, &p->failure);
+}
+
+weir_status program_failure(const struct step_program *p, weir_error *err) {
+    return p->failed ? weir_fail(err, p->failure.code, p->failure.where, "%s", p->failure.message)
+                     : WEIR_OK;
 }
 
 const struct sample_result *program_results(const struct step_program *p) {

@@ -32,6 +32,9 @@ void program_free(struct step_program *p);
  * ids real ones: references to the step before are the executor's to resolve. */
 void program_run(struct step_program *p, struct team *team, const struct batch *b);
 
+/* WEIR_OK, or why the last run's results are worth nothing: an expert could not be read
+ * (WEIR_BAD_FILE, with file and tensor). The next run is as good as any. */
+weir_status program_failure(const struct step_program *p, weir_error *err);
 /* The drawn or scored tokens of the last run, [n_logits]. */
 const struct sample_result *program_results(const struct step_program *p);
 /* Logits row i of the last run, [vocab]. */

@@ -17,6 +17,8 @@ struct runner {
     int32_t *ids;
     struct batch_seq *seqs;
     struct batch_logits *logits;
+    bool failed;
+    weir_error failure;
 };
 
 static weir_status take_pools(struct runner *r, const struct runner_options *o, weir_error *err) {
@@ -122,6 +124,8 @@ uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t
         if (feeds[i].n > 1)
             place(r, &b, &feeds[i]);
     program_run(r->program, r->team, &b);
+    if (!r->failed)
+        r->failed = program_failure(r->program, &r->failure) != WEIR_OK;
     return b.n_logits;
 }
 
@@ -137,6 +141,11 @@ const float *runner_prefill(struct runner *r, uint32_t sequence, const int32_t *
 
 const float *runner_logits(const struct runner *r, uint32_t i) {
     return program_logits(r->program, i);
+}
+
+weir_status runner_failure(const struct runner *r, weir_error *err) {
+    return r->failed ? weir_fail(err, r->failure.code, r->failure.where, "%s", r->failure.message)
+                     : WEIR_OK;
 }
 
 void runner_reset(struct runner *r, uint32_t sequence) {

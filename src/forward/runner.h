@@ -34,6 +34,8 @@ uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t
 const float *runner_prefill(struct runner *r, uint32_t sequence, const int32_t *ids, uint32_t n,
                             uint32_t chunk);
 const float *runner_logits(const struct runner *r, uint32_t i);
+/* WEIR_OK, or why the first step that failed since the opening did: program_failure. */
+weir_status runner_failure(const struct runner *r, weir_error *err);
 void runner_reset(struct runner *r, uint32_t sequence);
 uint32_t runner_length(const struct runner *r, uint32_t sequence);
 

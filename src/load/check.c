@@ -178,20 +178,23 @@ weir_status weight_find(const struct shards *s, const struct model *m, const str
     return check_shape(out->data, m, w, err);
 }
 
-weir_status weight_check_scales(const struct found_weight *f, const struct weight_spec *w,
-                                weir_error *err) {
-    if (!f->scale)
-        return WEIR_OK;
-    const unsigned char *data = shard_tensor_data(f->scale);
-    const unsigned char *bad = memchr(data, 255, f->scale->entry->end - f->scale->entry->begin);
+weir_status weight_check_scale_bytes(const struct shard_tensor *t, const unsigned char *data,
+                                     uint32_t cols, weir_error *err) {
+    const unsigned char *bad = memchr(data, 255, t->entry->end - t->entry->begin);
     if (!bad)
         return WEIR_OK;
-    size_t at = (size_t)(bad - data), groups = w->cols / 32;
-    return weir_fail(err, WEIR_BAD_FILE, f->scale->shard->name,
+    size_t at = (size_t)(bad - data), groups = cols / 32;
+    return weir_fail(err, WEIR_BAD_FILE, t->shard->name,
                      "tensor %s: the scale of row %zu, group %zu (columns %zu..%zu) is the byte "
                      "255, which means NaN: corrupt weights",
-                     f->scale->entry->name, at / groups, at % groups, at % groups * 32,
+                     t->entry->name, at / groups, at % groups, at % groups * 32,
                      at % groups * 32 + 31);
+}
+
+weir_status weight_check_scales(const struct found_weight *f, const struct weight_spec *w,
+                                weir_error *err) {
+    return f->scale ? weight_check_scale_bytes(f->scale, shard_tensor_data(f->scale), w->cols, err)
+                    : WEIR_OK;
 }
 
 static bool starts_with(const char *text, const char *head) {

@@ -19,6 +19,9 @@ weir_status weight_find(const struct shards *s, const struct model *m, const str
 /* Refuses the scale byte 255, which is NaN, naming tensor, row and columns of the group. */
 weir_status weight_check_scales(const struct found_weight *f, const struct weight_spec *w,
                                 weir_error *err);
+/* The same for the bytes of a scale tensor in memory; `cols` are the weight's. */
+weir_status weight_check_scale_bytes(const struct shard_tensor *t, const unsigned char *data,
+                                     uint32_t cols, weir_error *err);
 /* Whether a tensor of the files belongs to parts that weir leaves out on purpose: vision tower and
  * projector, rotary tables, and layers past the last one (multi-token prediction). */
 bool tensor_is_skipped(const struct model *m, const char *name);

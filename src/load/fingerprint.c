@@ -33,4 +33,6 @@ void weights_fingerprint(const struct weights *w, uint8_t out[WEIGHTS_FINGERPRIN
     }
     WEIR_ASSERT(EVP_DigestFinal_ex(c, out, NULL));
     EVP_MD_CTX_free(c);
+    if (w->experts) /* the samples came with whole pages, and more around them */
+        expert_cache_drop_pages(w->experts);
 }

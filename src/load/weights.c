@@ -15,6 +15,7 @@ struct pass {
     const char *where; /* what a missing tensor is blamed on */
     size_t arena_bytes;
     size_t expected; /* tensors of the files that the list accounts for */
+    bool reading;    /* experts stay in their files */
     weir_error *err;
 };
 
@@ -36,7 +37,8 @@ static weir_status check_one(void *arg, const struct weight_spec *spec) {
     struct pass *p = arg;
     struct found_weight f;
     weir_status s = weight_find(&p->w->shards, &p->w->model, spec, p->where, &f, p->err);
-    if (s == WEIR_OK)
+    bool stays = p->reading && spec->expert >= 0;
+    if (s == WEIR_OK && !stays)
         s = weight_check_scales(&f, spec, p->err);
     if (s)
         return s;
@@ -44,7 +46,7 @@ static weir_status check_one(void *arg, const struct weight_spec *spec) {
     p->expected += f.scale ? 2 : 1;
     if (role_is_widened(spec->role))
         p->arena_bytes += arena_piece(kept(&p->w->model, spec) * sizeof(float));
-    else if (misaligned(&f))
+    else if (!stays && misaligned(&f))
         p->arena_bytes += arena_piece(stored(f.data));
     return WEIR_OK;
 }
@@ -89,6 +91,9 @@ static weir_status place_one(void *arg, const struct weight_spec *spec) {
         v.dtype = DTYPE_F32;
         if (spec->role == ROLE_A_LOG)
             v.cols = p->w->model.kda_heads;
+    } else if (p->reading && spec->expert >= 0) {
+        size_t at = (size_t)(slot_of(p->w, spec) - p->w->expert);
+        p->w->home[at] = (struct expert_home){f.data, f.scale};
     } else if (misaligned(&f)) {
         void *copy = arena_take(&p->w->arena, stored(f.data));
         WEIR_ASSERT(copy);
@@ -102,12 +107,16 @@ static weir_status place_one(void *arg, const struct weight_spec *spec) {
     return WEIR_OK;
 }
 
-static weir_status allocate(struct weights *w, size_t arena_bytes, weir_error *err) {
+static weir_status allocate(struct weights *w, size_t arena_bytes, bool reading, weir_error *err) {
     const struct model *m = &w->model;
+    size_t experts = (size_t)m->layers * 3 * m->experts;
     w->whole = calloc((size_t)(m->layers + 1) * ROLE_COUNT, sizeof *w->whole);
     if (m->experts)
-        w->expert = calloc((size_t)m->layers * 3 * m->experts, sizeof *w->expert);
-    if (!w->whole || (m->experts && !w->expert) || arena_open(&w->arena, arena_bytes) != 0)
+        w->expert = calloc(experts, sizeof *w->expert);
+    if (reading)
+        w->home = calloc(experts, sizeof *w->home);
+    if (!w->whole || (m->experts && !w->expert) || (reading && !w->home) ||
+        arena_open(&w->arena, arena_bytes) != 0)
         return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for %zu bytes of vectors",
                          arena_bytes);
     return WEIR_OK;
@@ -137,24 +146,43 @@ static weir_status warn_of_unknown(const struct weights *w, size_t expected, wei
     return s;
 }
 
-weir_status weights_open(const char *dir, const struct model *m, struct weights **out,
-                         weir_error *err) {
+/* Experts are checked where they are read from: through the mapping their pages would fill memory.
+ */
+static weir_status open_experts(const char *dir, struct weights *w,
+                                const struct expert_setup *setup, weir_error *err) {
+    weir_status s =
+        expert_cache_open(dir, &w->model, &w->shards, w->home, w->expert, setup, &w->experts, err);
+    if (!s)
+        s = expert_cache_check(w->experts, err);
+    if (!s) {
+        expert_cache_expect_samples(w->experts);
+        expert_cache_drop_pages(w->experts);
+    }
+    return s;
+}
+
+weir_status weights_open_reading(const char *dir, const struct model *m,
+                                 const struct expert_setup *experts, struct weights **out,
+                                 weir_error *err) {
     *out = NULL;
+    bool reading = experts && m->experts;
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return weir_fail(err, WEIR_NO_MEMORY, dir, "no memory");
     w->model = *m;
     weir_status s = shards_open(dir, false, &w->shards, err);
-    struct pass pass = {.w = w, .err = err};
+    struct pass pass = {.w = w, .err = err, .reading = reading};
     if (s == WEIR_OK) {
         adopt_prefix(&w->shards, &w->model);
         pass.where = w->shards.has_index ? "model.safetensors.index.json" : w->shards.shard[0].name;
         s = model_each_weight(&w->model, check_one, &pass);
     }
     if (s == WEIR_OK)
-        s = allocate(w, pass.arena_bytes, err);
+        s = allocate(w, pass.arena_bytes, reading, err);
     if (s == WEIR_OK)
         s = model_each_weight(&w->model, place_one, &pass);
+    if (s == WEIR_OK && reading)
+        s = open_experts(dir, w, experts, err);
     if (s == WEIR_OK)
         s = warn_of_unknown(w, pass.expected, err);
     if (s) {
@@ -170,9 +198,16 @@ weir_status weights_open(const char *dir, const struct model *m, struct weights 
     return WEIR_OK;
 }
 
+weir_status weights_open(const char *dir, const struct model *m, struct weights **out,
+                         weir_error *err) {
+    return weights_open_reading(dir, m, NULL, out, err);
+}
+
 void weights_close(struct weights *w) {
     if (!w)
         return;
+    expert_cache_close(w->experts);
+    free(w->home);
     arena_close(&w->arena);
     shards_close(&w->shards);
     free(w->whole);
@@ -198,4 +233,14 @@ const struct weight *weights_experts(const struct weights *w, enum role role, ui
 
 uint64_t weights_bytes(const struct weights *w) {
     return w->bytes;
+}
+
+const struct expert_source *weights_source(const struct weights *w) {
+    return w->experts ? expert_cache_source(w->experts) : NULL;
+}
+
+void weights_count_experts(const struct weights *w, weir_expert_stats *out) {
+    *out = (weir_expert_stats){0};
+    if (w->experts)
+        expert_cache_count(w->experts, out);
 }

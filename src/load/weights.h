@@ -3,6 +3,7 @@
 #ifndef WEIR_LOAD_WEIGHTS_H
 #define WEIR_LOAD_WEIGHTS_H
 
+#include "load/expert_cache.h"
 #include "model/model.h"
 #include "ops/ops.h"
 
@@ -15,13 +16,21 @@ struct weights;
  * tensor and numbers, or WEIR_NO_MEMORY. */
 weir_status weights_open(const char *dir, const struct model *m, struct weights **out,
                          weir_error *err);
+/* The same with routed experts that stay in their files and are read when chosen (expert_cache.h),
+ * unless `experts` is NULL or the model has none. Besides, what expert_cache_open says. */
+weir_status weights_open_reading(const char *dir, const struct model *m,
+                                 const struct expert_setup *experts, struct weights **out,
+                                 weir_error *err);
 void weights_close(struct weights *w);
+/* Who reads the experts; NULL: they are mapped. */
+const struct expert_source *weights_source(const struct weights *w);
+void weights_count_experts(const struct weights *w, weir_expert_stats *out);
 
 /* The weight of a role; layer -1 for whole-model roles. data == NULL where the model has none
  * (A_log keeps its heads only). */
 const struct weight *weights_get(const struct weights *w, enum role role, int32_t layer);
 /* The layer's experts, model.experts of them, for ROLE_EXPERT_W1, W2 or W3; NULL for a layer
- * without. */
+ * without. Shapes without data where a source reads them. */
 const struct weight *weights_experts(const struct weights *w, enum role role, uint32_t layer);
 /* Names the weights: SHA-256 over every tensor's name, dtype, shape and samples of its bytes
  * (first, middle and last 64). Two checkpoints of one architecture differ, and a copy of one does

@@ -3,6 +3,7 @@
 #define WEIR_LOAD_WEIGHTS_INSIDE_H
 
 #include "base/arena.h"
+#include "load/expert_cache.h"
 #include "load/shards.h"
 #include "load/weights.h"
 
@@ -13,6 +14,8 @@ struct weights {
     struct weight *whole;  /* [(layers + 1) * ROLE_COUNT], whole-model roles last */
     struct weight *expert; /* [layers][3][experts], NULL without MoE layers */
     uint64_t bytes;
+    struct expert_home *home;     /* as `expert`, of experts that stay in their files; else NULL */
+    struct expert_cache *experts; /* reads them; NULL: they are mapped */
 };
 
 #endif

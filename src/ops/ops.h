@@ -307,6 +307,8 @@ struct expert_source {
     bool (*acquire)(void *self, const struct op_experts *a, enum expert_part part, uint32_t expert,
                     const struct weight *w[2]);
     void (*release)(void *self, const struct op_experts *a, enum expert_part part, uint32_t expert);
+    /* Behind a step, by one thread: false, and why, if an expert of it could not be read. */
+    bool (*settle)(void *self, weir_error *err);
 };
 
 struct op_experts {

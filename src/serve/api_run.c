@@ -319,9 +319,16 @@ static bool advance_step(struct run_choice *rc) {
         else
             fail_run(run, WEIR_FINISH_ABORT, 503, "the server is shutting down");
         return false;
-    case WEIR_FINISH_ERROR:
-        fail_run(run, WEIR_FINISH_ERROR, p.error == WEIR_CLOSED ? 503 : 500, failure(p.error));
+    case WEIR_FINISH_ERROR: {
+        weir_error why;
+        char text[sizeof why.where + sizeof why.message + 2];
+        bool known = weir_failure(rc->request, &why) != WEIR_OK;
+        if (known)
+            snprintf(text, sizeof text, "%s: %s", why.where, why.message);
+        fail_run(run, WEIR_FINISH_ERROR, p.error == WEIR_CLOSED ? 503 : 500,
+                 known ? text : failure(p.error));
         return false;
+    }
     }
     if (rc->in_step == step_tokens(rc)) {
         rc->step++;

@@ -95,11 +95,45 @@ static void write_engine(FILE *out, const struct metrics *m, const weir_stats *s
         {"vllm:corrupted_requests_total", "counter",
          "Requests ended because their logits were not finite.", (double)s->nan_guards},
         {"weir_steps_total", "counter", "Steps done.", (double)s->steps},
+        {"weir_failed_steps_total", "counter",
+         "Steps whose requests ended with an error because weights could not be read.",
+         (double)s->failed_steps},
         {"weir_step_tokens_total", "counter", "Tokens worked on in all steps.",
          (double)s->step_rows},
         {"weir_busy_seconds_total", "counter", "Time spent in steps.", s->busy_seconds},
         {"weir_tool_parse_failures_total", "counter", "Tool calls whose text did not parse.",
          (double)m->tool_parse_failures},
+    };
+    write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
+}
+
+static void write_experts(FILE *out, const struct metrics *m, const weir_expert_stats *s) {
+    const struct sample samples[] = {
+        {"weir_expert_cache_used_bytes", "gauge", "Memory that holds experts read from files.",
+         (double)s->bytes_used},
+        {"weir_expert_cache_limit_bytes", "gauge", "Memory for them.", (double)s->bytes_total},
+        {"weir_expert_cache_hits_total", "counter",
+         "Units (w1 and w3, or w2, of an expert) that were in memory when they were chosen.",
+         (double)s->hits},
+        {"weir_expert_cache_misses_total", "counter", "Units that were not.", (double)s->misses},
+        {"weir_expert_cache_evictions_total", "counter", "Units given up for others.",
+         (double)s->evictions},
+        {"weir_expert_cache_reads_total", "counter", "Units read.", (double)s->reads},
+        {"weir_expert_cache_read_bytes_total", "counter", "Bytes read.", (double)s->read_bytes},
+        {"weir_expert_cache_read_seconds_total", "counter",
+         "Time during which something was being read.", s->read_seconds},
+        {"weir_expert_cache_read_errors_total", "counter", "Units that could not be read.",
+         (double)s->read_errors},
+        {"weir_expert_cache_stall_seconds_total", "counter",
+         "Time that threads waited for reads, the average thread's.", s->stall_seconds},
+        {"weir_expert_cache_guesses_total", "counter", "Units expected of the next layer.",
+         (double)s->guesses},
+        {"weir_expert_cache_guesses_right_total", "counter", "Those that it chose.",
+         (double)s->guesses_right},
+        {"weir_expert_cache_ahead_reads_total", "counter", "Units read because they were expected.",
+         (double)s->ahead_reads},
+        {"weir_expert_cache_ahead_used_total", "counter", "Those that were chosen then.",
+         (double)s->ahead_used},
     };
     write_samples(out, m->labels, samples, sizeof samples / sizeof *samples);
 }
@@ -132,6 +166,8 @@ static void write_model(FILE *out, const struct metrics *m, const weir_stats *s)
                    {WEIR_FINISH_ERROR, "error"}};
     write_engine(out, m, s);
     metrics_cache_write(out, m, s);
+    if (s->experts.open)
+        write_experts(out, m, &s->experts);
     metrics_family(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         fprintf(out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %" PRIu64 "\n",

@@ -115,6 +115,28 @@ static void shard_write(const struct scratch *s, const char *name, struct opened
     free(o->file);
 }
 
+/* The name of a shard that holds routed experts alone. */
+static void shard_of_experts(const struct scratch *s, char *name, size_t cap) {
+    DIR *d = opendir(s->dir);
+    name[0] = 0;
+    for (struct dirent *e; (e = readdir(d)) && !name[0];) {
+        if (!strstr(e->d_name, ".safetensors") || strstr(e->d_name, ".json"))
+            continue;
+        struct opened_shard o = shard_read(s, e->d_name);
+        bool all = true;
+        const char *tensor;
+        json_t *v;
+        json_object_foreach(o.header, tensor, v) all &=
+            strcmp(tensor, "__metadata__") == 0 || strstr(tensor, ".experts.") != NULL;
+        if (all)
+            snprintf(name, cap, "%s", e->d_name);
+        json_decref(o.header);
+        free(o.file);
+    }
+    closedir(d);
+    assert_true(name[0] != 0);
+}
+
 /* Loads DIR as the engine does. */
 static weir_status try_load(const char *dir, weir_error *err) {
     struct model m;

@@ -261,6 +261,43 @@ static void a_tier_that_is_not_open_has_no_series(void **state) {
     metrics_close(m);
 }
 
+static void experts_that_are_read_have_series_and_mapped_ones_none(void **state) {
+    static const char *const names[] = {
+        "used_bytes",      "limit_bytes",         "hits_total",        "misses_total",
+        "evictions_total", "reads_total",         "read_bytes_total",  "read_errors_total",
+        "guesses_total",   "guesses_right_total", "ahead_reads_total", "ahead_used_total"};
+    struct metrics *m = open_metrics("m");
+    weir_stats s = {.failed_steps = 3};
+    char *text = text_of(m, &s), series[128];
+    assert_null(strstr(text, "weir_expert_cache_"));
+    assert_true(value_of(text, "weir_failed_steps_total" L) == 3);
+    free(text);
+    s.experts = (weir_expert_stats){.open = true,
+                                    .bytes_used = 1,
+                                    .bytes_total = 2,
+                                    .hits = 3,
+                                    .misses = 4,
+                                    .evictions = 5,
+                                    .reads = 6,
+                                    .read_bytes = 7,
+                                    .read_errors = 8,
+                                    .guesses = 9,
+                                    .guesses_right = 10,
+                                    .ahead_reads = 11,
+                                    .ahead_used = 12,
+                                    .read_seconds = 0.5,
+                                    .stall_seconds = 0.25};
+    text = text_of(m, &s);
+    for (int i = 0; i < 12; i++) {
+        snprintf(series, sizeof series, "weir_expert_cache_%s" L, names[i]);
+        assert_true(value_of(text, series) == i + 1);
+    }
+    assert_true(value_of(text, "weir_expert_cache_read_seconds_total" L) == 0.5);
+    assert_true(value_of(text, "weir_expert_cache_stall_seconds_total" L) == 0.25);
+    free(text);
+    metrics_close(m);
+}
+
 static void a_finished_request_is_in_every_histogram_once(void **state) {
     struct metrics *m = open_metrics("m");
     weir_stats stats = {0};
@@ -433,6 +470,7 @@ int main(void) {
         cmocka_unit_test(every_reason_for_a_state_has_a_series),
         cmocka_unit_test(an_open_tier_tells_what_it_holds_and_moves),
         cmocka_unit_test(a_tier_that_is_not_open_has_no_series),
+        cmocka_unit_test(experts_that_are_read_have_series_and_mapped_ones_none),
         cmocka_unit_test(a_finished_request_is_in_every_histogram_once),
         cmocka_unit_test(an_aborted_request_is_in_no_latency_but_its_queue_time),
         cmocka_unit_test(tokens_that_come_together_share_their_time),
