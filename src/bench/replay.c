@@ -38,10 +38,11 @@ static weir_status choose_tokens(struct replay *r, weir_error *err) {
         r->maker.high = vocab ? (int32_t)(vocab - vocab / 8) : UNKNOWN_HIGH;
     }
     if (r->maker.low < 0 || r->maker.high - (int64_t)r->maker.low < 64)
-        return weir_fail(err, WEIR_BAD_VALUE, "--token-high",
-                         "at least 64 ids are needed from --token-low on, not %" PRId32
-                         " to %" PRId32,
-                         r->maker.low, r->maker.high);
+        return weir_fail(
+            err, WEIR_BAD_VALUE,
+            o->token_low > o->token_high || !o->token_high ? "--token-low" : "--token-high",
+            "at least 64 ids are needed from --token-low on, not %" PRId32 " to %" PRId32,
+            r->maker.low, r->maker.high);
     return WEIR_OK;
 }
 
@@ -73,18 +74,24 @@ static weir_status check_context(const struct replay *r, weir_error *err) {
     const struct replay_options *o = r->o;
     const struct tree *t = o->tree;
     uint32_t n = o->open_loop ? o->trace->n_requests : t->n_calls;
+    uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
         struct call call = {.request = o->open_loop ? i : t->calls[i].request};
         if (!replay_is_too_long(r, &call))
             return WEIR_OK;
+        uint64_t all = trace_scaled_in(&o->trace->requests[call.request], o->length_scale) +
+                       body_out_tokens(&r->maker, &call);
+        least = all < least ? all : least;
     }
     if (!n)
         return WEIR_OK; /* the schedule says what is wrong */
     if (!r->max_context)
         return weir_fail(err, WEIR_BAD_VALUE, "trace", "no prompt is short enough to be sent");
-    return weir_fail(err, WEIR_BAD_VALUE, "--max-context",
-                     "no call of the trace fits into %" PRIu64 " tokens, which is %s",
-                     r->max_context, o->max_context ? "what was given" : "what the server says");
+    return weir_fail(
+        err, WEIR_BAD_VALUE, "--max-context",
+        "no call of the trace fits into %" PRIu64 " tokens, which is %s: the shortest has %" PRIu64
+        " with its answer; --length-scale makes them shorter",
+        r->max_context, o->max_context ? "what was given" : "what the server says", least);
 }
 
 static void on_composed(void *user) {
@@ -235,9 +242,11 @@ static void loop(struct replay *r) {
 
 /* ------------------------------------------------------------------------------------- closing */
 
+/* `what` begins with a noun in the plural. */
 static void warn(struct replay *r, uint64_t n, const char *what) {
+    int noun = (int)strcspn(what, " ");
     if (n > 0)
-        run_warn(r->run, "%" PRIu64 " %s", n, what);
+        run_warn(r->run, "%" PRIu64 " %.*s%s", n, n == 1 ? noun - 1 : noun, what, what + noun);
 }
 
 static void warn_all(struct replay *r) {
@@ -258,9 +267,9 @@ static void warn_all(struct replay *r) {
     if (o->prompt_length > 0)
         run_warn(r->run,
                  "%" PRIu64
-                 " answers reported another prompt length than can have been sent, by up "
+                 " answer%s reported another prompt length than can have been sent, by up "
                  "to %" PRIu64 " tokens: what was sent was counted",
-                 o->prompt_length, o->prompt_difference);
+                 o->prompt_length, o->prompt_length == 1 ? "" : "s", o->prompt_difference);
     if (r->o->tree->dropped_agents > 0)
         run_warn(r->run, "%u sub-agents that nothing started were left out",
                  r->o->tree->dropped_agents);

@@ -210,21 +210,30 @@ static void fill_record(struct flight_http *f, const struct exchange_end *end, i
     }
 }
 
+/* A server's words may be any; its status says what they are about. */
+static void say_error(const struct call_record *c, char *out, size_t cap) {
+    if (c->error_code)
+        snprintf(out, cap, "%s %d: %s", c->error_type, c->error_code, c->error_message);
+    else
+        snprintf(out, cap, "%s: %s", c->error_type, c->error_message);
+}
+
 /* A server that is gone fails each call at once; the trees of a whole trace would run through in
  * seconds. */
 static void count_failure(struct replay *r, const struct call_record *c) {
     bool failed = c->error_type[0] && !c->was_cancelled;
+    char last[224];
+    say_error(c, last, sizeof last);
     r->failed += failed;
     r->failures_in_a_row = failed ? r->failures_in_a_row + 1 : 0;
     if (failed && !r->first_failure[0])
-        snprintf(r->first_failure, sizeof r->first_failure, "%s: %s", c->error_type,
-                 c->error_message);
+        say_error(c, r->first_failure, sizeof r->first_failure);
     uint32_t limit = FAILURES_IN_A_ROW;
     if (!r->o->open_loop && 2 * r->o->lanes.lanes > limit)
         limit = 2 * r->o->lanes.lanes;
     if (r->failures_in_a_row >= limit && !r->gone[0])
-        snprintf(r->gone, sizeof r->gone, "%u calls in a row failed, the last one with %s: %s",
-                 r->failures_in_a_row, c->error_type, c->error_message);
+        snprintf(r->gone, sizeof r->gone, "%u calls in a row failed, the last one with %s",
+                 r->failures_in_a_row, last);
 }
 
 static void log_record(const struct replay *r, const struct call_record *c) {

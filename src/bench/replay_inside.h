@@ -58,7 +58,7 @@ struct replay {
     uint64_t tokens;             /* of what has come in, answers under way included */
     uint32_t failures_in_a_row;
     bool failed_memory, keeps_text;
-    char gone[256]; /* why the run was given up; "" while it goes on */
+    char gone[320]; /* why the run was given up; "" while it goes on */
     char first_failure[256];
     struct id_set ids;
     struct oddities odd;

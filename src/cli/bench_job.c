@@ -78,6 +78,10 @@ static weir_status check_workload(struct bench_job *j, weir_error *err) {
     if (a->max_concurrency && !j->open_loop)
         return weir_fail(err, WEIR_BAD_VALUE, "--max-concurrency",
                          "belongs to the open loop; lanes are --concurrency");
+    if (a->start_min > a->start_max)
+        return weir_fail(err, WEIR_BAD_VALUE, "--start-ratio-min",
+                         "must not be above --start-ratio-max: %g is above %g", a->start_min,
+                         a->start_max);
     if (a->token_low > INT32_MAX || a->token_high > INT32_MAX)
         return weir_fail(err, WEIR_BAD_VALUE, "--token-high", "must be below 2^31");
     return WEIR_OK;

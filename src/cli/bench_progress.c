@@ -42,6 +42,10 @@ static void show_line(struct bench_progress *b, const struct replay_progress *p)
     if (p->seconds > 0)
         snprintf(since, sizeof since, " for %.0f s", p->seconds);
     snprintf(head, sizeof head, "%s on %s: ", p->model[0] ? p->model : "a model", p->server);
+    /* The name is the server's, and may hold what drives a terminal. */
+    for (unsigned char *c = (unsigned char *)head; *c; c++)
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
     say(p, head, since, "\n");
     b->phase = (int)p->phase;
     b->next = p->seconds + LINE_EVERY;

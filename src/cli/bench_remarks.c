@@ -10,6 +10,9 @@
 /* Of the answer's time: what may pass behind the last chunk with text. */
 #define TAIL_SHARE 0.10
 #define SHORT_S    30.0
+/* Of sending: in all, and of the time of a call. */
+#define LATE_US    20000.0
+#define LATE_SHARE 0.02
 /* A block more or less, a template's own tokens. */
 #define CACHE_SLACK 0.05
 
@@ -91,6 +94,29 @@ static void remark_times(const struct means *m, struct run *run, const struct ru
                  s->duration);
 }
 
+/* Making a connection is no part of TTFT, so a server that is slow to take one must be said. */
+static void remark_lateness(struct run *run, const struct run_summary *s) {
+    const struct distribution *late = &run->overhead.late_us;
+    if (late->n && late->mean > LATE_US && late->mean * 1e-6 > LATE_SHARE * s->latency.mean)
+        run_warn(
+            run,
+            "calls left %.0f ms after they could on average (p99: %.0f ms), which TTFT does not "
+            "hold: the server was slow to take connections, or the client was busy",
+            late->mean * 1e-3, late->p99 * 1e-3);
+}
+
+/* Lanes beyond the workload have nothing to do, and the point is not the one it is called. */
+static void remark_lanes(struct run *run) {
+    const char *arrivals = json_string_value(json_object_get(run->config, "arrivals"));
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < run->n_records; i++)
+        if (run->records[i].lane >= used)
+            used = run->records[i].lane + 1;
+    if (used > 0 && used < run->concurrency && (!arrivals || !strcmp(arrivals, "closed")))
+        run_warn(run, "only %u of %u lanes had anything to play: the workload has no more", used,
+                 run->concurrency);
+}
+
 /* Fresh prompts that share nothing cannot have been cached. */
 static void remark_cache(struct run *run, const struct run_summary *s) {
     double shared = s->theoretical_hit_tokens;
@@ -109,6 +135,8 @@ void bench_remark(const struct bench_args *a, struct run *run, const struct run_
     remark_answers(a, &m, run, s);
     remark_times(&m, run, s);
     remark_cache(run, s);
+    remark_lateness(run, s);
+    remark_lanes(run);
 }
 
 /* ------------------------------------------------------------------------------------- verdict */
@@ -164,8 +192,12 @@ bool bench_stands(const struct run *run, const struct run_summary *s, char *out,
                  RUN_MOST_FAILED * 100);
     else if (s->kept == 0)
         say_nothing_kept(run, s, out, cap);
-    n = strlen(out);
+    size_t before = n = strlen(out);
     if (n > 0 && c && !run->abort_reason && s->failed > 0 && n < cap)
-        snprintf(out + n, cap - n, "; the first: %s: %s", c->error_type, c->error_message);
-    return n == 0;
+        n += (size_t)snprintf(out + n, cap - n, "; the first: %s", c->error_type);
+    if (n > before && n < cap && c->error_code)
+        n += (size_t)snprintf(out + n, cap - n, " %d", c->error_code);
+    if (n > before && n < cap)
+        snprintf(out + n, cap - n, ": %s", c->error_message);
+    return before == 0;
 }

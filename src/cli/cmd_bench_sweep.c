@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_POINTS = 256 };
 
@@ -41,6 +42,7 @@ static const struct option_spec sweep_options[] = {
 static weir_status read_points(const char *text, uint32_t *point, uint32_t *n, weir_error *err) {
     for (*n = 0; *text;) {
         char *end;
+        text += strspn(text, " "); /* "1, 2" */
         errno = 0;
         unsigned long v = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
         if (v < 1 || v > 1048576 || errno || (*end && *end != ',') || *n == MOST_POINTS ||
@@ -97,6 +99,10 @@ static void print_point(const struct run *run, const struct run_summary *s) {
     printf("%11u %12.1f %12.1f %9.1f ms %9.1f ms %12.2f %12.2f %7u %6s\n", run->concurrency,
            s->per_gpu_total, s->per_gpu_out, s->ttft.p50 * 1e3, s->ttft.p90 * 1e3, s->intvty.p50,
            s->intvty.p90, s->failed, s->valid ? "yes" : "no");
+    for (uint32_t i = 0; i < s->n_invalid; i++)
+        printf("%11s not valid: %s\n", "", s->invalid[i]);
+    for (uint32_t i = 0; i < run->n_warnings; i++)
+        printf("%11s warning: %s\n", "", run->warnings[i]);
     fflush(stdout);
 }
 
@@ -150,6 +156,9 @@ static int run_sweep(void *record, weir_error *err) {
         s = run_prepare(a->bench.out, err);
     json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
     bool bad = false;
+    if (!s && isatty(STDERR_FILENO) && !job.is_random && !a->bench.once)
+        fprintf(stderr, "%u points of %g s each: at least %.0f minutes\n", n, a->bench.duration,
+                ceil(n * a->bench.duration / 60));
     if (!s && !points)
         print_head();
     for (uint32_t i = 0; !s && i < n && !bench_interrupted(); i++)

@@ -1,4 +1,5 @@
 /* cmd_cost.c: `weir cost`: what a rate of tokens costs at a price. */
+#include "bench/sweep.h"
 #include "cli/command.h"
 #include "cli/io.h"
 #include "machine/gpus.h"
@@ -107,6 +108,9 @@ struct side {
 
 static weir_status rates_of_run(const char *dir, struct side *out, weir_error *err) {
     struct run run;
+    if (sweep_is(dir))
+        return weir_fail(err, WEIR_BAD_VALUE, dir,
+                         "is a directory of several runs: name one of those in it");
     weir_status status = run_read(dir, &run, err);
     if (status)
         return status;

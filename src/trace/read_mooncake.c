@@ -32,7 +32,9 @@ static void check_fields(struct builder *b, struct json_fields *f, const struct 
                           "must not stand beside input_length");
     else if (r->in == 0 && !text)
         json_field_refuse(f, "input_length", NULL, WEIR_BAD_FILE,
-                          "is missing, and so is text_input");
+                          json_object_get(f->first, "input_length")
+                              ? "is null, and text_input is missing"
+                              : "is missing, and so is text_input");
     else if (text && has_ids)
         json_field_refuse(f, "hash_ids", NULL, WEIR_BAD_FILE, "needs input_length");
     else if (json_field(f, "timestamp") && json_field(f, "delay"))

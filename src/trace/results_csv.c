@@ -69,6 +69,15 @@ static weir_status read_row(char *cell[COLUMNS], int n, char *const *name, int n
     return s;
 }
 
+/* Of a column that stands twice nobody could say which is meant. */
+static weir_status take_names(char *const *name, int n, const char *place, weir_error *err) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (*name[i] && !strcmp(name[i], name[k]))
+                return weir_fail(err, WEIR_BAD_FILE, place, "names the column %s twice", name[i]);
+    return WEIR_OK;
+}
+
 weir_status results_csv(const char *text, const char *path, struct results *out, weir_error *err) {
     char *copy = strdup(text), *name[COLUMNS], *cell[COLUMNS];
     int names = 0;
@@ -93,7 +102,7 @@ weir_status results_csv(const char *text, const char *path, struct results *out,
             s = weir_fail(err, WEIR_BAD_FILE, place,
                           "has semicolons between its names; commas are read");
         else if (!names)
-            names = n;
+            s = take_names(name, names = n, place, err);
         else
             s = read_row(cell, n, name, names, place, path, out, err);
     }

@@ -281,6 +281,7 @@ weir_status run_of_json(const json_t *object, const char *place, struct run *out
     out->profiling_ended = json_field_integer(&f, "profiling_ended_ns", false, 0, 0, late);
     out->ended = json_field_integer(&f, "ended_ns", false, 0, 0, late);
     out->was_cancelled = json_field_bool(&f, "was_cancelled", false);
+    json_field_object(&f, "validity", false); /* it is judged anew, but may not be anything */
     read_list(&f, "warnings", &out->warnings, &out->n_warnings);
     read_list(&f, "overrides", &out->overrides, &out->n_overrides);
     return f.status;

@@ -330,6 +330,32 @@ class Says(unittest.TestCase):
         self.assertIn("ended in the warm-up", self.err[0])
         self.assertIn("--no-warmup", self.err[0])
 
+    def test_small_things_are_said_plainly(self):
+        with Server(status=429, good=0) as s:
+            self.weir(s.url, status=1)
+            self.assertIn("the first: http 429: slow down", self.err[0])
+            self.weir(s.url, "--num-prompts", "200", status=1)
+            self.assertIn("the last one with http 429: slow down", self.err[0])
+        with Server(usage=False, share=0.5) as s:
+            self.assertIn("1 answer had no usage", self.weir(s.url, "--num-prompts", "1"))
+            said = self.weir(s.url, "--concurrency", "1, 2", command="sweep")
+        self.assertIn("not valid: answer_lengths", said)
+        self.assertIn("warning: 12 answers had no usage", said)
+        with Server(context=70) as s:
+            self.weir(s.url, status=2)
+            self.assertIn("the shortest has 104 with its answer; --length-scale", self.err[0])
+            self.weir(s.url, "--token-low", "999999999", status=2)
+            self.assertIn("--token-low", self.err[0])
+        with Server() as s:
+            self.assertIn("only 12 of 100000 lanes had anything to play", self.weir(s.url, "--concurrency", "100000"))
+        with Server(model="m\x1b[31m\x07red\n") as s:
+            done = subprocess.run([WEIR, "bench", "replay", "--url", s.url, "--out", self.out, "--no-history",
+                                   "--random-input-len", "64", "--num-prompts", "2"], capture_output=True, timeout=60)
+        self.assertIn(b"m?[31m?red? on openai", done.stderr)
+        self.assertNotIn(b"\x1b", done.stderr + done.stdout)
+        sweep = subprocess.run([WEIR, "cost", "--run", self.dir.name, "--price", "2"], capture_output=True, text=True, timeout=60)
+        self.assertIn("is a directory of several runs", sweep.stderr)
+
     def test_reasons_are_stored_whole(self):
         words = " ".join("word%02d" % i for i in range(16))
         with Server(status=500, detail=words) as s:

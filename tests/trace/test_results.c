@@ -163,6 +163,7 @@ static void faulty_results_are_refused_with_their_place(void **state) {
     refuse(".csv", "a,b\n1,2,3\n", ":2: has 3 cells");
     refuse(".csv", "conc\nfour\n", ":2: field conc");
     refuse(".csv", "conc\n\"4\n", ":2: a quote is not closed");
+    refuse(".csv", "conc,tput_per_gpu,conc\n1,2,3\n", ":1: names the column conc twice");
     refuse(".csv", "hw;conc;tput_per_gpu\na;4;5\n", ":1: has semicolons");
     refuse(".json", "{\"output_throughput\":1}", "--gpus");
     struct results l = {0};
