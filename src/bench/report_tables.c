@@ -50,7 +50,9 @@ static void state(struct html *h, const struct report_point *p) {
 
 static void point_row(struct html *h, const struct report *r, const struct report_point *p,
                       bool cost) {
-    html_raw(h, "<tr><th scope=\"row\">");
+    html_raw(h, "<tr><th scope=\"row\" title=\"");
+    html_text(h, p->dir);
+    html_raw(h, "\">");
     chart_swatch(h, p->series, p->series, !point_is_comparable(p));
     html_text(h, p->name);
     html_raw(h, "</th><td>");
@@ -137,7 +139,9 @@ static void of_point(struct html *h, const struct report_point *p) {
     html_text(h, p->name);
     html_raw(h, " ");
     state(h, p);
-    html_raw(h, "</h3>");
+    html_raw(h, "</h3><p class=\"muted\">");
+    html_text(h, p->dir);
+    html_raw(h, "</p>");
     if (p->s.n_invalid) {
         html_raw(h, "<ul class=\"reasons\">");
         for (uint32_t i = 0; i < p->s.n_invalid; i++) {

@@ -141,6 +141,15 @@ static json_t *series_json(const struct frontier_view *c, const struct series *s
                      "points", points, "frontier", frontier);
 }
 
+/* Has the series two points of one concurrency and label? Then the run is named. */
+static bool stands_twice(const struct series *s, const struct series_point *p) {
+    for (size_t i = 0; i < s->n; i++)
+        if (&s->point[i] != p && s->point[i].row->conc == p->row->conc &&
+            !strcmp(s->point[i].row->label, p->row->label))
+            return true;
+    return false;
+}
+
 static void print_series(const struct frontier_view *c, const struct series *s) {
     bool power = false;
     for (size_t i = 0; i < s->n; i++)
@@ -170,6 +179,8 @@ static void print_series(const struct frontier_view *c, const struct series *s) 
         printf("  %s", p->row->label);
         if (p->row->state[0])
             printf("%s[%s, not comparable]", p->row->label[0] ? " " : "", p->row->state);
+        if (stands_twice(s, p))
+            printf("%s%s", p->row->label[0] || p->row->state[0] ? "  " : "", p->row->source);
         putchar('\n');
     }
 }

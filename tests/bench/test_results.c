@@ -527,6 +527,8 @@ static void points_that_an_earlier_sweep_left_are_not_read(void **state) {
     make("swp/c4", &a, NULL, false);
     succeeds(NULL, "report %/swp --out %/swp.html");
     assert_string_equal(last_outcome()->err, "");
+    succeeds(NULL, "frontier %/swp --all"); /* two of one concurrency: which is which */
+    assert_true(says("swp/c2") && says("swp/c4"));
     static const char only[] = "{\"rows\":[],\"points\":[{\"dir\":\"c2\",\"concurrency\":2}]}";
     write_scratch("swp/sweep.json", only, sizeof only - 1);
     succeeds(NULL, "report %/swp --out %/swp.html");
