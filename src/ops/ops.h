@@ -23,7 +23,7 @@
 enum { OP_MAX_BANK = 63 }; /* entries of the attention-residual bank */
 enum {
     PAGE_TOKENS = 64
-}; /* positions of one MLA page; also the unit of resume points and of KDA chunks */
+}; /* positions of one MLA page; also the unit of resume points; chunks of KDA end there */
 
 /* A step buffer or a part of its columns: element (r, c) is data[r * stride + c]. data == NULL:
  * absent. */
@@ -358,7 +358,7 @@ enum op_kind {
     OP_GLU,
     OP_NORM,
     OP_KDA_DECODE,  /* recurrence, token by token */
-    OP_KDA_PREFILL, /* chunks of 64 */
+    OP_KDA_PREFILL, /* chunks */
     OP_MLA_WRITE,
     OP_MLA_DECODE,  /* absorbed */
     OP_MLA_PREFILL, /* expanded */

@@ -276,6 +276,78 @@ static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
             }
 }
 
+/* Which form serves how many tokens, and where whole vectors and tiles end, shows at no length. */
+static void every_length_equals_the_exact_recurrence(void **state) {
+    const struct column *columns[3];
+    static const struct kda_shape some[] = {{2, 20}, {1, 64}};
+    for (uint32_t n = fast_columns(columns), rows = 1; rows <= 70; rows++)
+        for (uint32_t k = 0; k < n; k++)
+            for (uint32_t pos0 = 0; pos0 <= 5; pos0 += 5) {
+                struct kda_case c;
+                kda_open(&c, some[rows % 2], 13, GATES_RANDOM, false, rows);
+                struct batch_seq *s = &c.t.seqs[0];
+                s->rows = c.t.b.n_rows = rows;
+                s->pos0 = pos0;
+                c.op.kind = OP_KDA_DECODE;
+                run_op(&column_ref, &c.op, &c.t.b, 256, 1);
+                struct outcome want = read_outcome(&c);
+                c.op.kind = OP_KDA_PREFILL;
+                run_op(columns[k], &c.op, &c.t.b, 256, 1);
+                struct outcome got = read_outcome(&c);
+                double e = fmax(difference(got.out, want.out, want.n_out),
+                                difference(got.state, want.state, want.n_state));
+                if (!(e < 4e-5))
+                    fail_msg("%s, %u rows from %u: off by %g", columns[k]->name, rows, pos0, e);
+                outcome_free(want);
+                outcome_free(got);
+                heap_free(&c.heap);
+            }
+}
+
+/* A checkpoint is what a prefill that ends there leaves, to the bit, wherever it lies in a chunk.
+ */
+static void a_checkpoint_is_the_state_of_a_prefill_that_ends_there(void **state) {
+    const struct column *columns[3];
+    for (uint32_t k = fast_columns(columns); k-- > 0;)
+        for (uint32_t at = 1; at <= 130; at += at % 7 == 3 ? 5 : 1) {
+            struct kda_case c;
+            kda_open(&c, shapes[3], 13, GATES_RANDOM, false, at);
+            struct batch_seq *s = &c.t.seqs[0];
+            struct batch_checkpoint list[2] = {{at, (int32_t)c.t.slots},
+                                               {at + 2, (int32_t)c.t.slots + 1}};
+            s->checkpoints = list;
+            s->n_checkpoints = 2;
+            c.op.kind = OP_KDA_PREFILL;
+            run_op(columns[k], &c.op, &c.t.b, 256, 2);
+            size_t floats = c.pool.layer_floats;
+            float *kept = malloc(floats * sizeof *kept);
+            const float *layer = c.pool.data + c.pool.layer_floats;
+            memcpy(kept, layer + (size_t)list[0].slot * c.pool.slot_floats, floats * sizeof *kept);
+            s->n_checkpoints = 0;
+            s->rows = at;
+            run_op(columns[k], &c.op, &c.t.b, 256, 1);
+            assert_memory_equal(kept, layer + (size_t)s->slot * c.pool.slot_floats,
+                                floats * sizeof *kept);
+            free(kept);
+            heap_free(&c.heap);
+        }
+}
+
+/* Subnormal numbers count as zero inside these operations, and nowhere else. */
+static void subnormal_numbers_are_back_behind_the_operation(void **state) {
+    const struct column *columns[3];
+    for (uint32_t k = fast_columns(columns); k-- > 0;)
+        for (int kind = OP_KDA_DECODE; kind <= OP_KDA_PREFILL; kind++) {
+            struct kda_case c;
+            kda_open(&c, shapes[1], 6, GATES_RANDOM, false, 8);
+            c.op.kind = (enum op_kind)kind;
+            run_op(columns[k], &c.op, &c.t.b, c.t.longest, 1);
+            volatile float least = 0x1p-126f;
+            assert_true(least * 0.5f > 0);
+            heap_free(&c.heap);
+        }
+}
+
 /* A member of a batch gets the bits it gets alone. */
 static void a_sequence_does_not_depend_on_its_batch(void **state) {
     const struct column *columns[3];
@@ -329,6 +401,9 @@ int main(void) {
         cmocka_unit_test(report),
         cmocka_unit_test(a_sequence_may_be_cut_anywhere),
         cmocka_unit_test(a_cut_on_a_multiple_of_64_gives_the_same_bits),
+        cmocka_unit_test(every_length_equals_the_exact_recurrence),
+        cmocka_unit_test(a_checkpoint_is_the_state_of_a_prefill_that_ends_there),
+        cmocka_unit_test(subnormal_numbers_are_back_behind_the_operation),
         cmocka_unit_test(a_sequence_does_not_depend_on_its_batch),
         cmocka_unit_test(a_sequence_without_a_slot_is_skipped),
     };

@@ -1,28 +1,18 @@
-/* kda.c: Kimi Delta Attention by its recurrence, and the parts it shares with the chunked form:
- * convolution, norms, gates, gated output norm. Called through the columns of this folder.
- * The state is swept as seldom as the formula allows: with A = diag(exp g),
- *   r = S^T A k and o' = S^T A q in one read, u = beta (v - r), then S = A S + k u^T in one pass
- * of read and write; the read-out after the update is o = o' + (q.k) u. Columns of the state go in
- * blocks that stay in the first-level cache between the two passes.
+/* kda.c: Kimi Delta Attention: the parts that both forms share: convolution, norms, gates, gated
+ * output norm. Called by kda_step.c and kda_chunk.c. Rows go four at a time: they share taps and
+ * inputs, and the exponentials of one hide the latency of the others'.
  * Invariant that bites: `from` and `slot` may be the same slot or not, and the window belongs to
- * the state: both are read before either is written. */
-#include "ops/cpu/kernels.h"
+ * the state: both are read before either is written. A row's bits must not depend on the rows it
+ * was grouped with. */
+#include "ops/cpu/kda.h"
 #include "ops/cpu/vmath.h"
 
 #include <math.h>
 
-enum { COLUMN_VECS = 4 };
-
-static struct tensor projection(const struct op_kda *op, int part) {
-    return part == 0 ? op->q : part == 1 ? op->k : op->v;
-}
-
-static float *window_of(const struct op_kda *op, int32_t slot) {
-    return kda_state(op, slot, 0) + (size_t)op->heads * op->dim * op->dim;
-}
+enum { TOGETHER = 4, USUAL_TAPS = 4 };
 
 size_t cpu_kda_head_bytes(const struct op_kda *op) {
-    size_t width = round_up(op->dim, 16);
+    size_t width = kda_width(op->dim);
     return 3 * (op->taps * width * sizeof(float) + 64) +
            3 * (size_t)op->taps * width * sizeof(float) + 64;
 }
@@ -44,7 +34,7 @@ static void split_taps(const float *taps, uint32_t n, uint32_t dim, uint32_t wid
 
 void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batch_seq *seq,
                   uint32_t head, unsigned char **scratch) {
-    uint32_t dim = op->dim, width = round_up(dim, 16), past = op->taps - 1;
+    uint32_t dim = op->dim, width = kda_width(dim), past = op->taps - 1;
     *h = (struct kda_head){.op = op, .seq = seq, .head = head, .dim = dim, .width = width};
     const float *taps[3] = {op->q_taps, op->k_taps, op->v_taps};
     for (int part = 0; part < 3; part++) {
@@ -53,17 +43,18 @@ void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batc
     }
     size_t floats = 3 * (size_t)past * width, stride = (size_t)op->heads * dim;
     h->window = carve(scratch, floats * sizeof(float));
-    memset(h->window, 0, floats * sizeof(float));
+    if (seq->from < 0 || dim < width)
+        memset(h->window, 0, floats * sizeof(float));
     for (uint32_t i = 0; seq->from >= 0 && i < 3 * past; i++)
         memcpy(h->window + (size_t)i * width,
-               window_of(op, seq->from) + i * stride + (size_t)head * dim, dim * sizeof(float));
+               kda_window(op, seq->from) + i * stride + (size_t)head * dim, dim * sizeof(float));
 }
 
 /* The projection of part q, k or v at `row` of the sequence; rows before the first are in the
  * window. Beyond dim the memory is another head's: read it with a mask. */
-static const float *input(const struct kda_head *h, int part, int64_t row) {
+ALWAYS const float *input(const struct kda_head *h, int part, int64_t row) {
     if (row >= 0)
-        return tensor_row(projection(h->op, part), h->seq->row0 + (size_t)row) +
+        return tensor_row(kda_projection(h->op, part), h->seq->row0 + (size_t)row) +
                (size_t)h->head * h->dim;
     int64_t past = h->op->taps - 1;
     return h->window + (size_t)(part * past + past + row) * h->width;
@@ -72,27 +63,83 @@ static const float *input(const struct kda_head *h, int part, int64_t row) {
 void cpu_kda_put_window(const struct kda_head *h, uint32_t rows, int32_t slot) {
     uint32_t past = h->op->taps - 1;
     size_t stride = (size_t)h->op->heads * h->dim;
-    float *to = window_of(h->op, slot) + (size_t)h->head * h->dim;
+    float *to = kda_window(h->op, slot) + (size_t)h->head * h->dim;
     for (int part = 0; part < 3; part++)
         for (uint32_t i = 0; i < past; i++, to += stride)
             memcpy(to, input(h, part, (int64_t)rows - past + i), h->dim * sizeof(float));
 }
 
-/* SiLU of the convolution of one part at `row`; gives the sum of squares. */
-static float convolve(const struct kda_head *h, int part, uint32_t row, float *y) {
-    uint32_t taps = h->op->taps;
-    vf square = vset(0);
-    for (uint32_t c = 0; c < h->width; c += VL) {
-        vm m = vmask(c < h->dim ? h->dim - c : 0);
-        vf sum = vset(0);
-        for (uint32_t j = 0; j < taps; j++)
-            sum = vfma(vload(h->taps[part] + (size_t)j * h->width + c),
-                       vloadm(input(h, part, (int64_t)row - taps + 1 + j) + c, m), sum);
-        sum = sum * vsigmoid(sum);
-        vstore(y + c, sum);
-        square = vfma(sum, sum, square);
+/* 1/(1 + exp -x) with one reciprocal; its argument stays where that is a normal number. */
+ALWAYS vf sigmoid(vf x) {
+    return vreciprocal(vset(1) + vexp(vmin(vset(80), vset(0) - x)));
+}
+
+/* A whole vector, or the first lanes of one and zeros. */
+ALWAYS vf load_part(const float *p, vm m, const bool masked) {
+    return masked ? vloadm(p, m) : vload(p);
+}
+
+/* SiLU of the convolution of one part, R rows from `row` on, at channel c. */
+ALWAYS void silu_rows(const struct kda_head *h, int part, uint32_t row, const float *const *in,
+                      uint32_t c, vm m, const bool masked, float *y, vf *square, const int R) {
+    const float *taps = h->taps[part] + c;
+    vf sum[TOGETHER];
+#pragma GCC unroll 4
+    for (int i = 0; i < R; i++)
+        sum[i] = vset(0);
+    if (h->op->taps == USUAL_TAPS) { /* every input is loaded once for all rows */
+        vf x[TOGETHER + USUAL_TAPS - 1];
+#pragma GCC unroll 7
+        for (int i = 0; i < R + USUAL_TAPS - 1; i++)
+            x[i] = load_part(in[i] + c, m, masked);
+#pragma GCC unroll 4
+        for (int j = 0; j < USUAL_TAPS; j++) {
+            vf t = vload(taps + (size_t)j * h->width);
+#pragma GCC unroll 4
+            for (int i = 0; i < R; i++)
+                sum[i] = vfma(t, x[i + j], sum[i]);
+        }
+    } else {
+        int64_t first = (int64_t)row - h->op->taps + 1;
+        for (uint32_t j = 0; j < h->op->taps; j++)
+#pragma GCC unroll 4
+            for (int i = 0; i < R; i++)
+                sum[i] = vfma(vload(taps + (size_t)j * h->width),
+                              load_part(input(h, part, first + i + j) + c, m, masked), sum[i]);
     }
-    return vsum(square);
+#pragma GCC unroll 4
+    for (int i = 0; i < R; i++) {
+        vf s = sum[i] * sigmoid(sum[i]);
+        vstore(y + (size_t)i * h->width + c, s);
+        square[i] = vfma(s, s, square[i]);
+    }
+}
+
+/* One part of R rows; gives the sums of squares. */
+ALWAYS void convolve(const struct kda_head *h, int part, uint32_t row, float *y, float *squares,
+                     struct ahead *ahead, const int R) {
+    const float *in[TOGETHER + USUAL_TAPS - 1] = {0};
+    if (h->op->taps == USUAL_TAPS)
+        for (int i = 0; i < R + USUAL_TAPS - 1; i++)
+            in[i] = input(h, part, (int64_t)row - USUAL_TAPS + 1 + i);
+    vf square[TOGETHER];
+#pragma GCC unroll 4
+    for (int i = 0; i < R; i++)
+        square[i] = vset(0);
+    uint32_t c = 0;
+    for (; c + VL <= h->dim; c += VL) {
+        if (c % (4 * VL) == 0)
+            ahead_fetch(ahead);
+        silu_rows(h, part, row, in, c, vmask(VL), false, y, square, R);
+    }
+    if (c < h->dim)
+        silu_rows(h, part, row, in, c, vmask(h->dim - c), true, y, square, R);
+    for (c = round_up(h->dim, VL); c < h->width; c += VL)
+        for (int i = 0; i < R; i++)
+            vstore(y + (size_t)i * h->width + c, vset(0));
+#pragma GCC unroll 4
+    for (int i = 0; i < R; i++)
+        squares[i] = vsum(square[i]);
 }
 
 static void scale(float *x, float by, uint32_t n) {
@@ -100,22 +147,54 @@ static void scale(float *x, float by, uint32_t n) {
         vstore(x + c, vload(x + c) * vset(by));
 }
 
-void cpu_kda_token(const struct kda_head *h, uint32_t row, struct kda_token *t) {
+ALWAYS vf decay_of(const struct op_kda *op, vf ea, vf x) {
+    return vexp(op->lower_bound < 0 ? vmul(vset(op->lower_bound), sigmoid(ea * x))
+                                    : vmul(vset(0) - ea, vsoftplus(x)));
+}
+
+ALWAYS void token_rows(const struct kda_head *h, uint32_t row, const struct kda_tokens *t,
+                       struct ahead *ahead, const int R) {
     const struct op_kda *op = h->op;
     size_t at = (size_t)h->head * h->dim, r = h->seq->row0 + (size_t)row;
-    float qq = convolve(h, 0, row, t->q), kk = convolve(h, 1, row, t->k);
-    convolve(h, 2, row, t->v);
-    scale(t->q, 1.0f / sqrtf(qq + 1e-6f) / sqrtf((float)h->dim), h->width);
-    scale(t->k, 1.0f / sqrtf(kk + 1e-6f), h->width);
-    float b = tensor_row(op->b, r)[h->head], ea = op->ea[h->head];
-    t->beta = 1.0f / (1.0f + expf(-b));
-    const float *z = tensor_row(op->z, r) + at, *dt = op->dt + at;
-    for (uint32_t c = 0; c < h->width; c += VL) {
+    uint32_t width = h->width;
+    float qq[TOGETHER], kk[TOGETHER], vv[TOGETHER];
+    convolve(h, 0, row, t->q, qq, ahead, R);
+    convolve(h, 1, row, t->k, kk, ahead, R);
+    convolve(h, 2, row, t->v, vv, ahead, R);
+    for (int i = 0; i < R; i++) {
+        scale(t->q + (size_t)i * width, 1.0f / sqrtf(qq[i] + 1e-6f) / sqrtf((float)h->dim), width);
+        scale(t->k + (size_t)i * width, 1.0f / sqrtf(kk[i] + 1e-6f), width);
+        t->beta[i] = 1.0f / (1.0f + expf(-tensor_row(op->b, r + (size_t)i)[h->head]));
+    }
+    const float *dt = op->dt + at;
+    vf ea = vset(op->ea[h->head]);
+    for (uint32_t c = 0; c < width; c += VL) {
         vm m = vmask(c < h->dim ? h->dim - c : 0);
-        vf x = vloadm(z + c, m) + vloadm(dt + c, m);
-        vf g = op->lower_bound < 0 ? vset(op->lower_bound) * vsigmoid(vset(ea) * x)
-                                   : vset(-ea) * vsoftplus(x);
-        vstore(t->decay + c, vexp(g));
+        if (c % (4 * VL) == 0)
+            ahead_fetch(ahead);
+        vf bias = vloadm(dt + c, m);
+#pragma GCC unroll 4
+        for (int i = 0; i < R; i++)
+            vstore(t->decay + (size_t)i * width + c,
+                   decay_of(op, ea, vloadm(tensor_row(op->z, r + (size_t)i) + at + c, m) + bias));
+    }
+}
+
+void cpu_kda_tokens(const struct kda_head *h, uint32_t row, uint32_t rows,
+                    const struct kda_tokens *t, struct ahead *ahead) {
+    struct kda_tokens to = *t;
+    uint32_t i = 0;
+    size_t width = h->width;
+    for (; i + TOGETHER <= rows; i += TOGETHER) {
+        token_rows(h, row + i, &to, ahead, TOGETHER);
+        to = (struct kda_tokens){to.q + TOGETHER * width, to.k + TOGETHER * width,
+                                 to.v + TOGETHER * width, to.decay + TOGETHER * width,
+                                 to.beta + TOGETHER};
+    }
+    for (; i < rows; i++) {
+        token_rows(h, row + i, &to, ahead, 1);
+        to = (struct kda_tokens){to.q + width, to.k + width, to.v + width, to.decay + width,
+                                 to.beta + 1};
     }
 }
 
@@ -133,126 +212,6 @@ void cpu_kda_output(const struct kda_head *h, uint32_t row, const float *o) {
     for (uint32_t c = 0; c < h->dim; c += VL) {
         vm m = vmask(h->dim - c);
         vf x = vloadm(o + c, m) * vset(inv) * vloadm(op->o_norm + c, m);
-        vstorem(out + c, m, x * vsigmoid(vloadm(go + c, m)));
+        vstorem(out + c, m, x * sigmoid(vloadm(go + c, m)));
     }
-}
-
-/* What every block of columns needs of a token: decay*k, decay*q, q.k. */
-struct reads {
-    float *dk, *dq;
-    float qk;
-};
-
-static float form_reads(const struct kda_token *t, uint32_t width, float *dk, float *dq) {
-    vf qk = vset(0);
-    for (uint32_t c = 0; c < width; c += VL) {
-        vf q = vload(t->q + c), k = vload(t->k + c), decay = vload(t->decay + c);
-        vstore(dk + c, decay * k);
-        vstore(dq + c, decay * q);
-        qk = vfma(q, k, qk);
-    }
-    return vsum(qk);
-}
-
-/* V vectors of columns from c on; the last (or only) one may be partial. `in` == NULL: zero state.
- */
-ALWAYS void step_columns(const float *in, float *out, uint32_t dim, uint32_t c,
-                         const struct kda_token *t, const struct reads *x, float *o, vm part,
-                         const bool masked, const int V) {
-    vf r[COLUMN_VECS], q[COLUMN_VECS];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++)
-        r[v] = q[v] = vset(0);
-    if (in)
-        for (uint32_t d = 0; d < dim; d++) {
-            const float *s = in + (size_t)d * dim + c;
-            vf dk = vset(x->dk[d]), dq = vset(x->dq[d]);
-#pragma GCC unroll 4
-            for (int v = 0; v < V; v++) {
-                vf sv = masked ? vloadm(s + v * VL, part) : vload(s + v * VL);
-                r[v] = vfma(dk, sv, r[v]);
-                q[v] = vfma(dq, sv, q[v]);
-            }
-        }
-    vf u[COLUMN_VECS];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++) {
-        u[v] = vset(t->beta) * (vload(t->v + c + v * VL) - r[v]);
-        vstore(o + c + v * VL, vfma(vset(x->qk), u[v], q[v]));
-    }
-    for (uint32_t d = 0; d < dim; d++) {
-        vf k = vset(t->k[d]), decay = vset(t->decay[d]);
-        size_t at = (size_t)d * dim + c;
-#pragma GCC unroll 4
-        for (int v = 0; v < V; v++) {
-            vf s = vset(0);
-            if (in)
-                s = (masked ? vloadm(in + at + v * VL, part) : vload(in + at + v * VL)) * decay;
-            s = vfma(k, u[v], s);
-            if (masked)
-                vstorem(out + at + v * VL, part, s);
-            else
-                vstore(out + at + v * VL, s);
-        }
-    }
-}
-
-/* One token: reads `in`, writes `out` (they may be the same), read-out into o [width]. */
-static void step(const float *in, float *out, uint32_t dim, const struct kda_token *t,
-                 const struct reads *x, float *o) {
-    uint32_t c = 0;
-    for (; c + COLUMN_VECS * VL <= dim; c += COLUMN_VECS * VL)
-        step_columns(in, out, dim, c, t, x, o, vmask(VL), false, COLUMN_VECS);
-    for (; c + 2 * VL <= dim; c += 2 * VL)
-        step_columns(in, out, dim, c, t, x, o, vmask(VL), false, 2);
-    for (; c < dim; c += VL)
-        step_columns(in, out, dim, c, t, x, o, vmask(dim - c), true, 1);
-}
-
-static void put_checkpoint(const struct kda_head *h, uint32_t rows, int32_t slot,
-                           const float *state) {
-    float *to = kda_state(h->op, slot, h->head);
-    if (to != state)
-        memcpy(to, state, (size_t)h->dim * h->dim * sizeof(float));
-    cpu_kda_put_window(h, rows, slot);
-}
-
-void cpu_kda_sequence(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
-                      void *scratch) {
-    unsigned char *at = scratch;
-    struct kda_head h;
-    cpu_kda_head(&h, op, seq, head, &at);
-    size_t bytes = h.width * sizeof(float);
-    struct kda_token t = {carve(&at, bytes), carve(&at, bytes), carve(&at, bytes),
-                          carve(&at, bytes), 0};
-    struct reads x = {carve(&at, bytes), carve(&at, bytes), 0};
-    float *o = carve(&at, bytes);
-    float *out = kda_state(op, seq->slot, head);
-    const float *in = seq->from < 0 ? NULL : kda_state(op, seq->from, head);
-    uint32_t next = 0;
-    for (uint32_t r = 0; r < seq->rows; r++) {
-        cpu_kda_token(&h, r, &t);
-        x.qk = form_reads(&t, h.width, x.dk, x.dq);
-        step(in, out, h.dim, &t, &x, o);
-        cpu_kda_output(&h, r, o);
-        in = out;
-        for (; next < seq->n_checkpoints && seq->checkpoints[next].position == seq->pos0 + r + 1;
-             next++)
-            put_checkpoint(&h, r + 1, seq->checkpoints[next].slot, out);
-    }
-    cpu_kda_put_window(&h, seq->rows, seq->slot);
-}
-
-void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work work) {
-    struct span seqs = batch_class(b, op->which);
-    struct span s = work_span(work, (seqs.end - seqs.begin) * op->heads);
-    for (uint32_t unit = s.begin; unit < s.end; unit++) {
-        const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
-        if (seq->slot >= 0)
-            cpu_kda_sequence(op, seq, unit % op->heads, work.scratch);
-    }
-}
-
-size_t cpu_kda_decode_scratch(const struct op_kda *op) {
-    return cpu_kda_head_bytes(op) + 7 * (round_up(op->dim, 16) * sizeof(float) + 64) + 64;
 }

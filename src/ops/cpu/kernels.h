@@ -26,12 +26,6 @@
 #define cpu_kda_decode_scratch  ISA_NAME(kda_decode_scratch)
 #define cpu_kda_prefill         ISA_NAME(kda_prefill)
 #define cpu_kda_prefill_scratch ISA_NAME(kda_prefill_scratch)
-#define cpu_kda_sequence        ISA_NAME(kda_sequence)
-#define cpu_kda_head            ISA_NAME(kda_head)
-#define cpu_kda_head_bytes      ISA_NAME(kda_head_bytes)
-#define cpu_kda_token           ISA_NAME(kda_token)
-#define cpu_kda_output          ISA_NAME(kda_output)
-#define cpu_kda_put_window      ISA_NAME(kda_put_window)
 #define cpu_mla_write           ISA_NAME(mla_write)
 #define cpu_mla_decode          ISA_NAME(mla_decode)
 #define cpu_mla_decode_scratch  ISA_NAME(mla_decode_scratch)
@@ -114,41 +108,9 @@ void cpu_experts_up(const struct op_experts *, const struct batch *, struct work
 void cpu_experts_down(const struct op_experts *, const struct batch *, struct work);
 size_t cpu_experts_scratch(const struct op_experts *, uint32_t max_rows);
 
-/* ---------------------------------------------------------------------------- kda.c, kda_chunk.c
+/* ------------------------------------------------------------------- kda_step.c, kda_chunk.c;
+ * kda.h
  */
-
-/* One head of one sequence while an operation works on it. */
-struct kda_head {
-    const struct op_kda *op;
-    const struct batch_seq *seq;
-    uint32_t head, dim, width; /* width: dim rounded up to whole vectors; scratch rows have it */
-    float *taps[3];            /* [taps][width] each: q, k, v */
-    float *window;             /* [3][taps-1][width], as it was before the first row */
-};
-/* What one token brings to the recurrence, after convolution, norms and gates; [width] each, zero
- * beyond dim (decay: any value of (0, 1]). */
-struct kda_token {
-    float *q, *k, *v, *decay;
-    float beta;
-};
-
-size_t cpu_kda_head_bytes(const struct op_kda *op);
-void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batch_seq *seq,
-                  uint32_t head, unsigned char **scratch);
-void cpu_kda_token(const struct kda_head *h, uint32_t row, struct kda_token *t);
-/* The gated norm of o into the output row. */
-void cpu_kda_output(const struct kda_head *h, uint32_t row, const float *o);
-/* The convolution window after `rows` rows, into a slot. */
-void cpu_kda_put_window(const struct kda_head *h, uint32_t rows, int32_t slot);
-/* All rows of the sequence by the recurrence. */
-void cpu_kda_sequence(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
-                      void *scratch);
-
-ALWAYS float *kda_state(const struct op_kda *op, int32_t slot, uint32_t head) {
-    return op->pool->data + (size_t)slot * op->pool->slot_floats +
-           (size_t)op->layer * op->pool->layer_floats + (size_t)head * op->dim * op->dim;
-}
-
 void cpu_kda_decode(const struct op_kda *, const struct batch *, struct work);
 size_t cpu_kda_decode_scratch(const struct op_kda *);
 void cpu_kda_prefill(const struct op_kda *, const struct batch *, struct work);

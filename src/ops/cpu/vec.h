@@ -77,6 +77,12 @@ ALWAYS vf vscale(vf x, vf n) {
 ALWAYS vf vabs(vf x) {
     return _mm512_abs_ps(x);
 }
+/* 1/x within a unit in the last place for |x| from 2^-100 to 2^117: an estimate of 14 bits and one
+ * step of Newton's, half a dozen cycles where a division takes sixteen. */
+ALWAYS vf vreciprocal(vf x) {
+    vf y = _mm512_rcp14_ps(x);
+    return _mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, vset(1)), y);
+}
 ALWAYS vf vwiden(const uint16_t *p) {
     __m256i h = _mm256_loadu_si256((const __m256i *)p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -194,6 +200,10 @@ ALWAYS vf vscale(vf x, vf n) {
 ALWAYS vf vabs(vf x) {
     return _mm256_andnot_ps(vset(-0.0f), x);
 }
+/* The estimate has 12 bits here: two steps would cost as much as the division. */
+ALWAYS vf vreciprocal(vf x) {
+    return _mm256_div_ps(vset(1), x);
+}
 ALWAYS vf vwiden(const uint16_t *p) {
     __m128i h = _mm_loadu_si128((const __m128i *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
@@ -254,6 +264,9 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[4]) {
 }
 
 #else
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 #define ISA_NAME(name) cpu_portable_##name
 
 enum { VL = 4 };
@@ -318,6 +331,9 @@ ALWAYS vf vscale(vf x, vf n) {
 ALWAYS vf vabs(vf x) {
     return (vf)((vi)x & 0x7FFFFFFF);
 }
+ALWAYS vf vreciprocal(vf x) {
+    return vset(1) / x;
+}
 ALWAYS vf vwiden(const uint16_t *p) {
     return (vf){bf16_to_f32(p[0]), bf16_to_f32(p[1]), bf16_to_f32(p[2]), bf16_to_f32(p[3])};
 }
@@ -351,6 +367,23 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[8]) {
         }
 }
 #endif
+
+/* Subnormal results and operands count as zero from vflush on until vunflush has its answer back:
+ * a processor takes a hundred cycles for each. Elsewhere than on x86 they are only slow. */
+ALWAYS unsigned vflush(void) {
+#if defined(__SSE__)
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+#else
+    return 0;
+#endif
+}
+ALWAYS void vunflush(unsigned before) {
+#if defined(__SSE__)
+    _mm_setcsr(before);
+#endif
+}
 
 /* a * b where a conditional needs the exact type: an operator's result is a bare vector to gcc. */
 ALWAYS vf vmul(vf a, vf b) {
