@@ -191,11 +191,11 @@ static void build_experts(struct builder *b) {
 
 static void build_kda(struct builder *b) {
     const struct kernel_case *c = &b->w->c;
-    bool step = c->family == KERNEL_KDA_STEP;
+    bool step = c->family == KERNEL_KDA_STEP, prefill = c->family == KERNEL_KDA_PREFILL;
     uint32_t slots = step ? c->n : 1, width = c->heads * c->dim;
     set_sequences(b, slots, step ? 1 : c->n, step ? 100 : c->n);
     size_t layer = (size_t)width * c->dim + 3 * (TAPS - 1) * (size_t)width;
-    struct op *op = take_ops(b, c->count, step ? OP_KDA_DECODE : OP_KDA_PREFILL);
+    struct op *op = take_ops(b, c->count, prefill ? OP_KDA_PREFILL : OP_KDA_DECODE);
     struct state_pool *pool = take(b, sizeof *pool);
     float *data = take_filled(b, slots * c->count * layer * sizeof(float), FILL_F32, -3);
     struct op_kda k = {.which = step ? SEQ_DECODE : SEQ_PREFILL,
@@ -402,7 +402,8 @@ static void build(struct builder *b) {
     case KERNEL_EXPERTS_UP:
     case KERNEL_EXPERTS_DOWN: build_experts(b); return;
     case KERNEL_KDA_STEP:
-    case KERNEL_KDA_PREFILL: build_kda(b); return;
+    case KERNEL_KDA_PREFILL:
+    case KERNEL_KDA_TOKENS: build_kda(b); return;
     case KERNEL_MLA_DECODE:
     case KERNEL_MLA_PREFILL: build_mla(b); return;
     case KERNEL_MLA_WRITE: build_mla_write(b); return;

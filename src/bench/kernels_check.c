@@ -388,7 +388,7 @@ weir_status kernel_check(struct kernel_work *w, const struct column *column, str
     if (bytes && !scratch)
         return weir_fail(err, WEIR_NO_MEMORY, w->c.name, "no memory for scratch");
     bool in_place = w->c.family == KERNEL_KDA_STEP || w->c.family == KERNEL_KDA_PREFILL ||
-                    w->c.family == KERNEL_MIX_NORM;
+                    w->c.family == KERNEL_KDA_TOKENS || w->c.family == KERNEL_MIX_NORM;
     if (!in_place)
         kernel_call(w, column, team, scratch, 0, 1);
     switch (w->c.family) {
@@ -396,7 +396,8 @@ weir_status kernel_check(struct kernel_work *w, const struct column *column, str
     case KERNEL_EXPERTS_UP:
     case KERNEL_EXPERTS_DOWN: check_experts(&k); break;
     case KERNEL_KDA_STEP:
-    case KERNEL_KDA_PREFILL: check_kda(&k, column, scratch); break;
+    case KERNEL_KDA_PREFILL:
+    case KERNEL_KDA_TOKENS: check_kda(&k, column, scratch); break;
     case KERNEL_MLA_DECODE:
     case KERNEL_MLA_PREFILL: check_mla(&k); break;
     case KERNEL_MLA_WRITE: check_mla_write(&k); break;

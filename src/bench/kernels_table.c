@@ -46,6 +46,19 @@ enum {
         .name = "kda_prefill", .family = KERNEL_KDA_PREFILL, .dtype = DTYPE_F32, .n = N,           \
         .count = 1, .heads = HEADS, .dim = DIM, .bound = BOUND_RECURRENCE, .slow = SLOW            \
     }
+#define SHORT_KDA(N)                                                                               \
+    {.name = "kda_prefill",                                                                        \
+     .family = KERNEL_KDA_PREFILL,                                                                 \
+     .dtype = DTYPE_F32,                                                                           \
+     .n = N,                                                                                       \
+     .count = 69,                                                                                  \
+     .heads = HEADS,                                                                               \
+     .dim = DIM,                                                                                   \
+     .bound = BOUND_RECURRENCE},                                                                   \
+    {                                                                                              \
+        .name = "kda_tokens", .family = KERNEL_KDA_TOKENS, .dtype = DTYPE_F32, .n = N,             \
+        .count = 69, .heads = HEADS, .dim = DIM, .bound = BOUND_RECURRENCE                         \
+    }
 #define MLA(N, HISTORY, TYPE, SLOW)                                                                \
     {                                                                                              \
         .name = "mla_decode", .family = KERNEL_MLA_DECODE, .dtype = TYPE, .n = N, .heads = HEADS,  \
@@ -96,6 +109,13 @@ static const struct kernel_case table[] = {
     STEP(1, 69, false),
     STEP(4, 69, false),
     STEP(16, 18, true), /* as many states in all: 69 layers of 16 sequences would take 7 GB */
+    SHORT_KDA(2),
+    SHORT_KDA(4),
+    SHORT_KDA(8),
+    SHORT_KDA(16),
+    SHORT_KDA(63),
+    SHORT_KDA(64),
+    SHORT_KDA(65),
     KDA(256, false),
     KDA(1024, false),
     KDA(4096, false),
@@ -177,7 +197,10 @@ static uint32_t least(uint32_t a, uint32_t b) {
 struct kernel_case kernel_case_small(struct kernel_case c) {
     bool matrix = c.family == KERNEL_LINEAR || c.family == KERNEL_EXPERTS_UP ||
                   c.family == KERNEL_EXPERTS_DOWN;
-    c.n = least(c.n, c.family == KERNEL_KDA_PREFILL || c.family == KERNEL_MLA_PREFILL ? 150 : 65);
+    c.n = least(c.n, c.family == KERNEL_KDA_PREFILL || c.family == KERNEL_KDA_TOKENS ||
+                             c.family == KERNEL_MLA_PREFILL
+                         ? 150
+                         : 65);
     c.out = least(c.out, matrix ? 80 + c.out / 2048 : 200);
     c.in = least(c.in, 32 * (2 + c.in / 1024));
     c.count = least(c.count, c.family == KERNEL_ROUTE ? 60 : 20);
@@ -201,6 +224,7 @@ const char *kernel_shape(const struct kernel_case *c, char *buf, size_t cap) {
         snprintf(buf, cap, "%ux%ux%u of %u layers n=%u", c->heads, c->dim, c->dim, c->count, c->n);
         break;
     case KERNEL_KDA_PREFILL:
+    case KERNEL_KDA_TOKENS:
         snprintf(buf, cap, "%ux%ux%u n=%u", c->heads, c->dim, c->dim, c->n);
         break;
     case KERNEL_MLA_DECODE:
@@ -335,9 +359,9 @@ static void kda_cost(struct kernel_cost *k, const struct kernel_case *c) {
     k->write_bytes = step ? 0 : state;
     activations(k, n, 5 * width + heads, width);
     /* A token on its own: S^T k, S^T q and the update, and the decay of every value. In chunks of
-     * 64: three products of 64 x dim x dim, and two triangles of products between tokens, their
-     * solution and their read-out, each half of 64 x 64 x dim. */
-    double token = 7 * dim * dim, chunked = 6 * dim * dim + 4 * PAGE_TOKENS * dim;
+     * 16: three products of 16 x dim x dim, and two triangles of products between tokens, their
+     * solution and their read-out, each half of 16 x 16 x dim. */
+    double token = 7 * dim * dim, chunked = 6 * dim * dim + 4 * 16 * dim;
     k->flops = n * heads * (step || token < chunked ? token : chunked);
 }
 
@@ -377,7 +401,8 @@ struct kernel_cost kernel_cost(const struct kernel_case *c, uint32_t experts) {
         activations(&k, n, c->top_k * in, out);
         break;
     case KERNEL_KDA_STEP:
-    case KERNEL_KDA_PREFILL: kda_cost(&k, c); break;
+    case KERNEL_KDA_PREFILL:
+    case KERNEL_KDA_TOKENS: kda_cost(&k, c); break;
     case KERNEL_MLA_DECODE:
     case KERNEL_MLA_PREFILL: mla_cost(&k, c); break;
     case KERNEL_MLA_WRITE: {

@@ -13,7 +13,8 @@ enum kernel_family {
     KERNEL_EXPERTS_UP,   /* w1, w3 (out x in) and activation of top_k of `count` experts, n rows */
     KERNEL_EXPERTS_DOWN, /* w2 (out x in) and the weighted sum */
     KERNEL_KDA_STEP,     /* n sequences, one token each, `count` layers of state in turn */
-    KERNEL_KDA_PREFILL,  /* one sequence of n tokens */
+    KERNEL_KDA_PREFILL,  /* one sequence of n tokens, `count` layers of state in turn */
+    KERNEL_KDA_TOKENS,   /* the same by the recurrence, which prefill must never fall behind */
     KERNEL_MLA_DECODE,   /* one token of each of n sequences at `history` positions */
     KERNEL_MLA_PREFILL,  /* one sequence of n tokens behind `history` positions */
     KERNEL_MLA_WRITE,    /* n rows into the pages */
