@@ -81,22 +81,25 @@ static json_t *values_of(const struct store_run *const *run, size_t n,
                          const json_t *previous) {
     json_t *out = json_object();
     for (size_t k = 0; k < n_m; k++) {
-        double sum = 0;
+        double sum = 0, squares = 0;
         size_t used = 0;
         for (size_t i = 0; i < n; i++) {
             double v = metric_of_row(m[k], run[i]->row);
             if (v > 0) {
                 sum += log(v);
+                squares += log(v) * log(v);
                 used++;
             }
         }
         double v = used ? exp(sum / (double)used) : NAN;
+        double many = (double)used, off = squares - sum * sum / fmax(many, 1);
+        json_t *spread = used > 1 ? json_real(100 * sqrt(fmax(off, 0) / (many - 1))) : json_null();
         const json_t *a = json_object_get(json_object_get(first, m[k]->name), "value");
         const json_t *b = json_object_get(json_object_get(previous, m[k]->name), "value");
         json_object_set_new(out, m[k]->name,
-                            json_pack("{s:o, s:s, s:o, s:o}", "value",
+                            json_pack("{s:o, s:s, s:o, s:o, s:o}", "value",
                                       used ? json_real(v) : json_null(), "unit", m[k]->unit,
-                                      "change_percent", change_of(v, b),
+                                      "spread_percent", spread, "change_percent", change_of(v, b),
                                       "change_from_first_percent", change_of(v, a)));
     }
     return out;
@@ -221,6 +224,14 @@ static void print_changes(FILE *out, const json_t *changes) {
     fputs(n ? "]" : "configuration changed]", out);
 }
 
+/* How much the runs of a line differ among themselves, in the first figure. */
+static void print_spread(FILE *out, const json_t *line, const struct metric *m) {
+    const json_t *of = json_object_get(json_object_get(line, "metrics"), m->name);
+    const json_t *spread = json_object_get(of, "spread_percent");
+    if (json_is_number(spread))
+        fprintf(out, "  [runs differ by %.2g %%]", json_number_value(spread));
+}
+
 static void print_line(FILE *out, const json_t *line, const struct metric *const *m, size_t n_m) {
     fprintf(out, "  %-10s %4d", text_at(line, "date"),
             (int)json_integer_value(json_object_get(line, "runs")));
@@ -234,6 +245,7 @@ static void print_line(FILE *out, const json_t *line, const struct metric *const
         print_change(out, json_object_get(v, "change_percent"));
     }
     fprintf(out, "  %s", text_at(line, "version"));
+    print_spread(out, line, m[0]);
     if (json_is_true(json_object_get(line, "configuration_changed")))
         print_changes(out, json_object_get(line, "changes"));
     if (json_is_true(json_object_get(line, "cancelled")))

@@ -94,7 +94,7 @@ static const struct command_section list_sections[] = {
              "\"started\", \"version\", \"runs\", \"valid\", \"cancelled\", \"scaled\", "
              "\"incomplete\", "
              "\"configuration_changed\", \"changes\": {KEY: [BEFORE, NOW]}, \"metrics\": {NAME: "
-             "{\"value\", \"unit\", "
+             "{\"value\", \"unit\", \"spread_percent\" (standard deviation between its runs), "
              "\"change_percent\", \"change_from_first_percent\"}}, \"dirs\"}]}]}"},
     {"EXAMPLES", "  weir bench history --label k2.5-tp8 --metric tput_per_gpu"},
 };

@@ -115,6 +115,13 @@ static void the_gate_exits_1_and_names_what_regressed(void **state) {
     make("good", &good, NULL, false);
     make("bad", &bad, NULL, false);
     make("stopped", &good, NULL, true);
+    succeeds(NULL, "bench gate --baseline %/bad --candidate %/main --no-history --metric p90_itl");
+    const char *dots = strstr(last_outcome()->out, " .. ");
+    assert_non_null(dots);
+    const char *from = dots;
+    while (from[-1] != ' ')
+        from--;
+    assert_true(strtod(from, NULL) < strtod(dots + 4, NULL)); /* both better: the lesser first */
     succeeds(NULL, "bench gate --baseline %/main --candidate %/good --no-history");
     assert_int_equal(
         run(NULL, "bench gate --baseline %/main --candidate %/bad --no-history")->status, 1);
@@ -347,6 +354,9 @@ static void history_shows_what_a_new_version_brought(void **state) {
     after.started = before.started + 25 * day;
     make("v16", &before, "dates.db", false);
     make("v18", &after, "dates.db", false);
+    after.noise = 52;
+    after.started += 5000000000; /* the same day */
+    make("v18-again", &after, "dates.db", false);
     json_t *o = run_json(NULL, "bench history --history %/dates.db --label k2.5-tp8 "
                                "--metric median_intvty --json");
     const json_t *series = json_object_get(o, "series");
@@ -358,6 +368,10 @@ static void history_shows_what_a_new_version_brought(void **state) {
     assert_true(json_is_false(json_object_get(new, "configuration_changed")));
     const json_t *v = json_object_get(json_object_get(new, "metrics"), "median_intvty");
     assert_true(fabs(number(v, "change_percent") - 700) < 40);
+    double spread = number(v, "spread_percent"); /* of its two runs */
+    assert_true(spread > 0 && spread < 10);
+    assert_true(json_is_null(json_object_get(
+        json_object_get(json_object_get(old, "metrics"), "median_intvty"), "spread_percent")));
     assert_float_equal(
         number(v, "change_percent"),
         100 * (number(v, "value") /
@@ -369,7 +383,7 @@ static void history_shows_what_a_new_version_brought(void **state) {
     succeeds(NULL, "bench history --history %/dates.db");
     assert_non_null(strstr(last_outcome()->out, "2026-03-04"));
     assert_non_null(strstr(last_outcome()->out, "2026-03-29"));
-    assert_non_null(strstr(last_outcome()->out, "framework_version=0.18"));
+    assert_non_null(strstr(last_outcome()->out, "framework_version=0.18  [runs differ by "));
 }
 
 /* The address of a server that prints "ready: URL" to a file of the scratch directory. */
@@ -550,6 +564,10 @@ static void what_makes_no_sense_is_refused_by_one_line(void **state) {
     fails(2, "bench gate --candidate %/main", "--baseline DIR or --baseline-label L");
     fails(2, "bench gate --baseline %/main --candidate %/main --no-history --metric speed",
           "'speed' is none of");
+    fails(2, "bench gate --baseline %/main --baseline %/main/ --candidate %/good --no-history",
+          "is the same run as");
+    fails(2, "bench gate --baseline %/main --candidate %/good --candidate %/good --no-history",
+          "a run is no repeat of itself");
     fails(1, "bench history --history %/no.db", "no history of runs");
     fails(1, "bench history --history %/runs.db --label none", "no run of this label");
     write_scratch("text.db", "this is no database, not at all, but only text\n", 47);
