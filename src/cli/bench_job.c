@@ -107,7 +107,7 @@ static weir_status open_trace(struct bench_job *j, weir_error *err) {
     const struct bench_args *a = j->args;
     struct trace_options options = {.block_tokens = a->block_size};
     weir_status s;
-    if (j->is_random)
+    if (j->is_random) {
         s = trace_random(&(struct trace_random){.requests = a->num_prompts,
                                                 .in = a->random_in,
                                                 .out = a->random_out,
@@ -116,10 +116,11 @@ static weir_status open_trace(struct bench_job *j, weir_error *err) {
                                                 .prefixes = a->random_prefixes,
                                                 .seed = a->seed},
                          &j->trace, err);
-    if (j->is_random && s == WEIR_BAD_VALUE)
-        name_option(err);
-    if (!j->is_random)
+        if (s == WEIR_BAD_VALUE)
+            name_option(err);
+    } else {
         s = trace_read(a->trace, (enum trace_format)a->format, &options, &j->trace, err);
+    }
     if (s == WEIR_BAD_FILE && !bench_given(a, "format") && err) {
         size_t n = strlen(err->message);
         snprintf(err->message + n, sizeof err->message - n,
