@@ -39,7 +39,7 @@ typedef struct weir_engine weir_engine;
 typedef struct weir_request weir_request;
 
 enum weir_compute { WEIR_COMPUTE_FAST, WEIR_COMPUTE_EXACT, WEIR_COMPUTE_NULL };
-enum weir_kv_dtype { WEIR_KV_F32, WEIR_KV_BF16 };
+enum weir_kv_dtype { WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8 };
 enum weir_policy { WEIR_FCFS, WEIR_PRIORITY };
 
 /* How to run a checkpoint. Start from weir_options_default(); 0 means 'choose'. */

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "bench/kernels_fill.h"
+#include "ops/kv.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,6 +60,7 @@ static struct weight weight_of(struct builder *b, enum dtype t, uint32_t rows, u
     case DTYPE_F32: w.data = take_filled(b, n * 4, FILL_F32, e); break;
     case DTYPE_BF16: w.data = take_filled(b, n * 2, FILL_BF16, e); break;
     case DTYPE_U8: w.data = take_filled(b, n, FILL_CODES, 0); break;
+    case DTYPE_FP8: break; /* of history alone */
     case DTYPE_MXFP4:
         w.data = take_filled(b, n / 2, FILL_CODES, 0);
         w.scale = take_filled(b, n / 32, FILL_SCALES, e - 2); /* codes are 2.6 on average */
@@ -233,6 +235,10 @@ static void build_kda(struct builder *b) {
     }
 }
 
+static enum kernel_fill history_fill(enum dtype t) {
+    return t == DTYPE_F32 ? FILL_F32 : t == DTYPE_FP8 ? FILL_RECORDS : FILL_BF16;
+}
+
 static void build_mla(struct builder *b) {
     const struct kernel_case *c = &b->w->c;
     bool decode = c->family == KERNEL_MLA_DECODE;
@@ -240,13 +246,12 @@ static void build_mla(struct builder *b) {
     uint32_t positions = decode ? c->history : c->history + c->n;
     set_sequences(b, decode ? c->n : 1, decode ? 1 : c->n, positions);
     uint32_t pages = (positions + PAGE_TOKENS - 1) / PAGE_TOKENS * b->w->batch.n_seqs;
-    size_t layer = PAGE_TOKENS * (size_t)width * (c->dtype == DTYPE_F32 ? 4 : 2);
+    size_t layer = PAGE_TOKENS * kv_record_bytes(c->dtype, latent, rope);
     double kv_b = kernel_matrix_bytes(DTYPE_BF16, 2.0 * c->heads * c->dim, latent);
     uint32_t copies = copies_for(b, (double)pages * (double)layer + kv_b);
     struct op *op = take_ops(b, copies, decode ? OP_MLA_DECODE : OP_MLA_PREFILL);
     struct kv_pool *pool = take(b, sizeof *pool);
-    unsigned char *data =
-        take_filled(b, pages * layer * copies, c->dtype == DTYPE_F32 ? FILL_F32 : FILL_BF16, -1);
+    unsigned char *data = take_filled(b, pages * layer * copies, history_fill(c->dtype), -1);
     uint32_t rows = b->w->batch.n_rows;
     struct op_mla a = {.which = decode ? SEQ_DECODE : SEQ_PREFILL,
                        .q = tensor_of(b, rows, c->heads * (c->dim + rope)),
@@ -274,12 +279,11 @@ static void build_mla_write(struct builder *b) {
     uint32_t rope = c->dim / 2, latent = 4 * c->dim, width = latent + rope;
     set_sequences(b, 1, c->n, c->n);
     uint32_t pages = (c->n + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    size_t layer = PAGE_TOKENS * (size_t)width * (c->dtype == DTYPE_F32 ? 4 : 2);
+    size_t layer = PAGE_TOKENS * kv_record_bytes(c->dtype, latent, rope);
     uint32_t copies = copies_for(b, (double)pages * (double)layer);
     struct op *op = take_ops(b, copies, OP_MLA_WRITE);
     struct kv_pool *pool = take(b, sizeof *pool);
-    unsigned char *data =
-        take_filled(b, pages * layer * copies, c->dtype == DTYPE_F32 ? FILL_F32 : FILL_BF16, -1);
+    unsigned char *data = take_filled(b, pages * layer * copies, history_fill(c->dtype), -1);
     struct op_mla_write a = {.kv = tensor_of(b, c->n, width),
                              .norm = vector_of(b, latent, 0),
                              .eps = 1e-5f,

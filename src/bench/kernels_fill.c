@@ -22,6 +22,7 @@ static uint64_t shaped(uint64_t r, enum kernel_fill kind, int exponent) {
     case FILL_CODES: return r;
     case FILL_SCALES:
         return (r & 0x0101010101010101u) + (uint64_t)(127 + exponent) * 0x0101010101010101u;
+    case FILL_RECORDS: return shaped(r, FILL_BF16, exponent) & ~0x0040004000400040u;
     case FILL_BF16:
         for (int i = 0; i < 64; i += 16) {
             uint64_t h = r >> i & 0xFFFF;

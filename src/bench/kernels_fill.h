@@ -9,10 +9,12 @@
 #include <stdint.h>
 
 enum kernel_fill {
-    FILL_F32,    /* +-[1/2, 2) times 2^exponent */
-    FILL_BF16,   /* the same, rounded by construction */
-    FILL_CODES,  /* random bytes */
-    FILL_SCALES, /* E8M0 of 2^exponent or twice as much */
+    FILL_F32,     /* +-[1/2, 2) times 2^exponent */
+    FILL_BF16,    /* the same, rounded by construction */
+    FILL_RECORDS, /* as FILL_BF16, which makes f32 of any two as well, and no byte is a large E4M3
+                     code */
+    FILL_CODES,   /* random bytes */
+    FILL_SCALES,  /* E8M0 of 2^exponent or twice as much */
 };
 
 void kernel_fill(struct team *team, void *to, size_t bytes, enum kernel_fill kind, int exponent,

@@ -4,6 +4,8 @@
  * would mean that a case counts bytes that need not move. */
 #include "bench/kernels_table.h"
 
+#include "ops/kv.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,6 +133,8 @@ static const struct kernel_case table[] = {
     MLA(1, 32768, DTYPE_BF16, false),
     MLA(1, 131072, DTYPE_BF16, true),
     MLA(4, 2048, DTYPE_BF16, false),
+    MLA(1, 2048, DTYPE_FP8, false),
+    MLA(1, 32768, DTYPE_FP8, false),
     {.name = "mla_prefill",
      .family = KERNEL_MLA_PREFILL,
      .dtype = DTYPE_BF16,
@@ -246,6 +250,7 @@ const char *kernel_dtype_name(enum dtype t) {
     case DTYPE_F32: return "f32";
     case DTYPE_BF16: return "bf16";
     case DTYPE_U8: return "u8";
+    case DTYPE_FP8: return "fp8";
     case DTYPE_MXFP4: return "mxfp4";
     }
     return "?";
@@ -335,6 +340,7 @@ double kernel_matrix_bytes(enum dtype t, double rows, double cols) {
     case DTYPE_F32: return rows * cols * 4;
     case DTYPE_BF16: return rows * cols * 2;
     case DTYPE_U8: return rows * cols;
+    case DTYPE_FP8: break; /* of history alone: kv_record_bytes */
     case DTYPE_MXFP4: return rows * cols / 2 + rows * cols / 32;
     }
     return 0;
@@ -368,14 +374,15 @@ static void kda_cost(struct kernel_cost *k, const struct kernel_case *c) {
 static void mla_cost(struct kernel_cost *k, const struct kernel_case *c) {
     double n = c->n, h = c->heads, d = c->dim, r = c->dim / 2, lat = 4 * d, past = c->history;
     double kv_b = kernel_matrix_bytes(DTYPE_BF16, h * 2 * d, lat);
+    double record = (double)kv_record_bytes(c->dtype, 4 * c->dim, c->dim / 2);
     if (c->family == KERNEL_MLA_DECODE) {
         /* Absorbed: the query into the latent space, scores and sums there, and back. */
-        k->read_bytes = n * kernel_matrix_bytes(c->dtype, past, lat + r) + kv_b;
+        k->read_bytes = n * past * record + kv_b;
         k->flops = n * h * (2 * 2 * d * lat + past * 2 * (2 * lat + r));
     } else {
         /* Expanded: keys and values of every position once, then causal attention over them. */
         double positions = past + n, pairs = n * past + n * (n + 1) / 2;
-        k->read_bytes = kernel_matrix_bytes(c->dtype, positions, lat + r) + kv_b;
+        k->read_bytes = positions * record + kv_b;
         k->flops = h * (positions * 2 * 2 * d * lat + pairs * 2 * (2 * d + r));
     }
     activations(k, n, h * (2 * d + r), h * d);

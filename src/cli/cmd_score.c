@@ -194,6 +194,7 @@ static int run_score(void *record, weir_error *err) {
             weights_open_reading(a->engine.model, &m, experts.bytes ? &experts : NULL, &w, err);
     if (status)
         return command_exit_status(err);
+    static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
     struct score_settings s = {
         .model = &m,
         .weights = w,
@@ -202,7 +203,7 @@ static int run_score(void *record, weir_error *err) {
         /* All logits of a step are kept: 64 MiB of them at most. */
         .rows = a->engine.max_num_batched_tokens ? a->engine.max_num_batched_tokens
                                                  : (uint32_t)fmin(256, 16777216.0 / m.vocab),
-        .kv_dtype = a->engine.kv_dtype == 1 ? DTYPE_BF16 : DTYPE_F32,
+        .kv_dtype = kv[a->engine.kv_dtype],
     };
     char why[512] = "no manifest.json is in it or below it";
     struct total t = {.cases = json_array(), .json = a->json};

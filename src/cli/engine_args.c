@@ -60,9 +60,9 @@ const struct option_spec engine_options[] = {
      .offset = AT(kv_dtype),
      .choices = "f32|bf16|fp8",
      .fallback = "f32",
-     .offered = "f32|bf16",
-     .refusal = "this build keeps the attention history as f32 or bf16",
-     .help = "Number format of the attention history."},
+     .help = "Number format of the attention history. fp8: E4M3 with one scale for 128 values, the "
+             "extra key values bf16; for Kimi K3 656 bytes for each token and layer, against 1152 "
+             "as bf16 and 2304 as f32."},
     {.name = "max-model-len",
      .value = "N",
      .type = OPTION_COUNT,

@@ -42,10 +42,11 @@ static void warn_of_idle_options(const struct engine_args *a) {
 weir_options engine_args_options(const struct engine_args *a) {
     static const enum weir_compute compute[] = {WEIR_COMPUTE_EXACT, WEIR_COMPUTE_FAST,
                                                 WEIR_COMPUTE_NULL};
+    static const enum weir_kv_dtype kv[] = {WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8};
     weir_options o = weir_options_default();
     warn_of_idle_options(a);
     o.compute = compute[a->compute];
-    o.kv_dtype = a->kv_dtype == 1 ? WEIR_KV_BF16 : WEIR_KV_F32;
+    o.kv_dtype = kv[a->kv_dtype];
     o.policy = a->policy == 1 ? WEIR_PRIORITY : WEIR_FCFS;
     if (a->threads)
         o.threads = a->threads;

@@ -39,6 +39,7 @@ static enum dtype kv_format(enum weir_kv_dtype d) {
     switch (d) {
     case WEIR_KV_F32: return DTYPE_F32;
     case WEIR_KV_BF16: return DTYPE_BF16;
+    case WEIR_KV_FP8: return DTYPE_FP8;
     }
     return DTYPE_F32;
 }
@@ -47,7 +48,7 @@ static weir_status check_enums(const weir_options *o, weir_error *err) {
     if (o->compute > WEIR_COMPUTE_NULL)
         return weir_fail(err, WEIR_BAD_VALUE, "compute", "is %d, not one of the columns",
                          (int)o->compute);
-    if (o->kv_dtype > WEIR_KV_BF16)
+    if (o->kv_dtype > WEIR_KV_FP8)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_dtype", "is %d, not one of the formats",
                          (int)o->kv_dtype);
     if (o->policy > WEIR_PRIORITY)

@@ -3,6 +3,7 @@
  * called by all members and ends at a barrier; nothing between two barriers may read what another
  * operation of the same step is still writing. */
 #include "forward/builder.h"
+#include "ops/kv.h"
 
 #include <string.h>
 
@@ -279,8 +280,8 @@ void program_set_tap(struct step_program *p, program_tap *tap, void *arg) {
 }
 
 size_t program_kv_page_bytes(const struct model *m, enum dtype dtype) {
-    return (size_t)model_mla_layers(m) * PAGE_TOKENS * (m->kv_lora + m->rope_dim) *
-           (dtype == DTYPE_F32 ? 4 : 2);
+    return (size_t)model_mla_layers(m) * PAGE_TOKENS *
+           kv_record_bytes(dtype, m->kv_lora, m->rope_dim);
 }
 
 size_t program_state_layer_floats(const struct model *m) {

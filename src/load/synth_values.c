@@ -108,7 +108,8 @@ static void store(const struct weight_spec *w, const float *x, size_t n, size_t 
             mxfp4_quantise_group(x + i, data + (at + i) / 2,
                                  scale + (at + i) / MXFP4_GROUP_ELEMENTS);
         break;
-    case DTYPE_U8: break; /* no weight is stored so */
+    case DTYPE_U8:
+    case DTYPE_FP8: break; /* no weight is stored so */
     }
 }
 

@@ -18,6 +18,7 @@ static uint64_t stored_bytes(enum dtype dtype, uint64_t rows, uint64_t cols) {
     case DTYPE_F32: return rows * cols * 4;
     case DTYPE_BF16: return rows * cols * 2;
     case DTYPE_U8: return rows * cols;
+    case DTYPE_FP8: break; /* no weight is stored so */
     case DTYPE_MXFP4: return rows * (cols / 2 + cols / 32);
     }
     return 0;

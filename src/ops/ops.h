@@ -140,8 +140,8 @@ static inline bool work_next(struct work *w, uint32_t units, struct span *s) {
  * pools of the cache */
 
 /* MLA history: page p, MLA layer l (counted among MLA layers), position t (0..63): C+R values, the
- * normed latent then the raw extra key, at data + p*page_bytes + (l*64 + t) * (C+R) * size of
- * dtype. dtype F32 or BF16. */
+ * normed latent then the raw extra key, at data + p*page_bytes + (l*64 + t) * kv_record_bytes.
+ * dtype F32, BF16 or FP8: ops/kv.h. */
 struct kv_pool {
     unsigned char *data;
     enum dtype dtype;

@@ -169,14 +169,15 @@ static void *load(void *arg) {
 }
 
 static bool start_metrics(struct server *s) {
+    static const char *const formats[] = {
+        [WEIR_KV_F32] = "f32", [WEIR_KV_BF16] = "bf16", [WEIR_KV_FP8] = "fp8"};
     char settings[256];
     const struct serve_config *config = s->config;
     snprintf(settings, sizeof settings,
              "block_size=\"%u\",num_gpu_blocks=\"%u\",num_state_slots=\"%u\","
              "cache_dtype=\"%s\",max_model_len=\"%u\",max_num_seqs=\"%u\"",
              s->info.page_tokens, s->info.kv_pages, s->info.state_slots,
-             config->engine.kv_dtype == WEIR_KV_BF16 ? "bf16" : "f32", s->info.max_model_len,
-             s->info.max_num_seqs);
+             formats[config->engine.kv_dtype], s->info.max_model_len, s->info.max_num_seqs);
     return metrics_model(s->metrics, s->names[0], &s->info, settings);
 }
 

@@ -18,6 +18,28 @@ static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state) {
     assert_true(isinf(bf16_to_f32(f32_to_bf16(3.4e38f))));
 }
 
+/* Every number between two neighbouring codes goes to the nearer one, ties to the even code. */
+static void e4m3_rounds_to_nearest_even_saturates_and_keeps_nan(void **state) {
+    for (unsigned code = 0; code < 0x7F; code++) {
+        float v = e4m3_to_f32((uint8_t)code);
+        assert_int_equal(f32_to_e4m3(v), code);
+        assert_int_equal(f32_to_e4m3(-v), code | 0x80);
+        assert_true(e4m3_to_f32((uint8_t)(code | 0x80)) == -v);
+        if (code == 0x7E)
+            break;
+        float next = e4m3_to_f32((uint8_t)(code + 1)), middle = (v + next) / 2;
+        assert_true(next > v);
+        assert_int_equal(f32_to_e4m3(middle), code & 1 ? code + 1 : code);
+        assert_int_equal(f32_to_e4m3(nextafterf(middle, 0)), code);
+        assert_int_equal(f32_to_e4m3(nextafterf(middle, 1e9f)), code + 1);
+    }
+    assert_true(e4m3_to_f32(0x01) == 0x1p-9f && e4m3_to_f32(0x08) == 0x1p-6f);
+    assert_true(e4m3_to_f32(0x38) == 1.0f && e4m3_to_f32(0x7E) == 448.0f);
+    assert_int_equal(f32_to_e4m3(1e30f), 0x7E);
+    assert_int_equal(f32_to_e4m3(-INFINITY), 0xFE);
+    assert_true(isnan(e4m3_to_f32(f32_to_e4m3(NAN))) && isnan(e4m3_to_f32(0xFF)));
+}
+
 /* F-005: all 256 scale bytes. */
 static void F005_every_e8m0_byte_decodes_to_its_power_of_two(void **state) {
     for (int b = 0; b < 255; b++)
@@ -64,6 +86,7 @@ static void random_values_depend_on_all_three_arguments(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
+        cmocka_unit_test(e4m3_rounds_to_nearest_even_saturates_and_keeps_nan),
         cmocka_unit_test(F005_every_e8m0_byte_decodes_to_its_power_of_two),
         cmocka_unit_test(an_error_is_cut_at_a_character_border),
         cmocka_unit_test(an_arena_gives_aligned_zeroed_pieces_until_it_is_full),

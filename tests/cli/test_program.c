@@ -33,7 +33,6 @@ static void features_of_other_builds_are_known_by_name(void **state) {
                                           "--enable-expert-parallel",
                                           "--device cuda",
                                           "--device hip",
-                                          "--kv-cache-dtype fp8",
                                           "--speculative-config {}"};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         char line[256];
@@ -141,7 +140,7 @@ static void help_marks_what_this_build_lacks(void **state) {
         marks++;
     assert_true(marks >= 4);
     succeeds(NULL, "help --man serve");
-    assert_non_null(strstr(last_outcome()->out, "(fp8: not in this build)"));
+    assert_non_null(strstr(last_outcome()->out, "(cuda, hip: not in this build)"));
     succeeds(NULL, "help --man synth");
     assert_non_null(strstr(last_outcome()->out, "kimi\\-k2: not in this build)"));
 }

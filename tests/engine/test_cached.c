@@ -314,6 +314,53 @@ static void random_conversations_over_tiers_answer_as_cold_ones(void **state) {
     assert_true(SLOW || fetched > 0);
 }
 
+/* The bytes of an FP8 page come back from memory and from disk as they went: more prompts than the
+ * pool has room for, then each again. */
+static void fp8_history_comes_back_from_the_tiers(void **state) {
+    enum { PROMPTS = 14, TOKENS = 200 };
+    char directory[] = "/tmp/weir-cached-XXXXXX", command[64];
+    assert_non_null(mkdtemp(directory));
+    weir_options o = base_options();
+    o.kv_dtype = WEIR_KV_FP8;
+    o.prefix_caching = false;
+    weir_engine *cold = open_engine("models/micro-k3-odd", &o);
+    for (int disk = 0; disk < 2; disk++) {
+        o.prefix_caching = true;
+        o.cpu_offload_bytes = disk ? 0 : 20 << 20;
+        o.disk_offload_dir = disk ? directory : NULL;
+        o.disk_offload_bytes = disk ? 20 << 20 : 0;
+        weir_engine *warm = open_tiny("models/micro-k3-odd", o, 16, AT_ONCE + 6);
+        static struct ask want, got;
+        int32_t ids[TOKENS];
+        for (uint32_t i = 0; i < 2 * PROMPTS; i++) {
+            rng_state = 500 + i % PROMPTS;
+            random_tokens(ids, TOKENS);
+            struct ask *both[] = {&want, &got};
+            for (int k = 0; k < 2; k++) {
+                memset(both[k], 0, sizeof *both[k]);
+                memcpy(both[k]->prompt, ids, sizeof ids);
+                both[k]->n = TOKENS;
+                both[k]->params = weir_params_default();
+                both[k]->params.max_tokens = 3;
+                both[k]->params.temperature = 0;
+                submit(k ? warm : cold, both[k]);
+                await(both[k]);
+                weir_release(both[k]->request);
+            }
+            assert_int_equal(want.n_answer, got.n_answer);
+            assert_memory_equal(want.answer, got.answer, want.n_answer * sizeof *want.answer);
+        }
+        weir_stats s;
+        weir_get_stats(warm, &s);
+        assert_true(s.sourced_tokens[disk ? WEIR_DISK : WEIR_HOST] > 0);
+        assert_int_equal(s.tier[disk ? WEIR_DISK : WEIR_HOST].damaged, 0);
+        weir_close(warm);
+    }
+    weir_close(cold);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
 static void every_prompt_length_answers_as_cold_and_resumes(void **state) {
     static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-linear"};
     for (size_t m = 0; m < 2; m++) {
@@ -568,6 +615,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest threads[] = {
         cmocka_unit_test(random_conversations_answer_as_cold_ones),
         cmocka_unit_test(random_conversations_over_tiers_answer_as_cold_ones),
+        cmocka_unit_test(fp8_history_comes_back_from_the_tiers),
         cmocka_unit_test(the_last_one_running_is_not_stopped_by_history_it_has_twice),
         cmocka_unit_test(canaries_do_not_cross_over_under_load),
     };

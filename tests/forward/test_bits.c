@@ -45,6 +45,26 @@ static struct runner_options exact(uint32_t threads, uint32_t sequences, uint32_
                                    .kv_dtype = DTYPE_F32};
 }
 
+/* A row of FP8 history is the same whichever step wrote it, so that bits stay with it too. */
+static void chunks_of_a_prompt_do_not_show_with_fp8_history(void **state) {
+    struct rig g;
+    struct runner_options o = exact(2, 1, LONGEST);
+    o.kv_dtype = DTYPE_FP8;
+    rig_open(&g, models[0], &o);
+    int32_t ids[LONGEST];
+    rig_ids(ids, LONGEST - 1, g.m.vocab, 8);
+    struct outcome whole = outcome_of(&g, 0, runner_prefill(g.r, 0, ids, LONGEST - 1, LONGEST));
+    static const uint32_t chunks[] = {1, 7, 64};
+    for (size_t c = 0; c < 3; c++) {
+        runner_reset(g.r, 0);
+        struct outcome cut = outcome_of(&g, 0, runner_prefill(g.r, 0, ids, LONGEST - 1, chunks[c]));
+        assert_same(&g, &whole, &cut, models[0], LONGEST - 1);
+        outcome_free(&cut);
+    }
+    outcome_free(&whole);
+    rig_close(&g);
+}
+
 static const uint32_t lengths[] = {1, 2, 3, 63, 64, 65, 127, 128, 129};
 
 static void whole_prompt_equals_chunks_equals_token_by_token(void **state) {
@@ -204,6 +224,7 @@ static void a_checkpoint_equals_the_state_of_a_run_that_stops_there(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_of_a_prompt_do_not_show_with_fp8_history),
         cmocka_unit_test(whole_prompt_equals_chunks_equals_token_by_token),
         cmocka_unit_test(one_thread_equals_several),
         cmocka_unit_test(a_batch_of_sixteen_equals_each_alone),

@@ -52,7 +52,8 @@ static double element(const struct weight *v, size_t i) {
     case DTYPE_MXFP4:
         return (double)e2m1_to_f32(((const uint8_t *)v->data)[i / 2] >> (i % 2 * 4)) *
                (double)e8m0_to_f32(v->scale[i / 32]);
-    case DTYPE_U8: break;
+    case DTYPE_U8:
+    case DTYPE_FP8: break;
     }
     return NAN;
 }

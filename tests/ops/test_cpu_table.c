@@ -3,6 +3,9 @@
  * allow only for another order of f32 sums and a few units in the last place of exp. */
 #include "ops_case.h"
 
+#include "ops/kv.h"
+#include "ops/ref/ref.h"
+
 /* What an operation leaves behind. */
 struct view {
     float *data;
@@ -129,7 +132,7 @@ static void case_check(struct ops_case *c) {
 /* ------------------------------------------------------------------------------ projections */
 
 static const char *format_name(enum dtype t) {
-    return t == DTYPE_F32 ? "f32" : t == DTYPE_BF16 ? "bf16" : "mxfp4";
+    return t == DTYPE_F32 ? "f32" : t == DTYPE_BF16 ? "bf16" : t == DTYPE_FP8 ? "fp8" : "mxfp4";
 }
 
 static void set_rows(struct ops_case *c, uint32_t n) {
@@ -516,47 +519,57 @@ static const struct {
 };
 enum { BATCHES = sizeof batches / sizeof *batches };
 
+static const enum dtype histories[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+enum { HISTORIES = 3, POOL_LAYERS = 2 };
+
+/* One record of random values, as the write operation would leave it. */
+static void random_record(struct ops_case *c, enum dtype t, uint32_t latent, uint32_t width,
+                          unsigned char *record) {
+    for (uint32_t k = 0; k < width; k++) {
+        float v = dice_float(&c->dice, 1);
+        uint16_t half = f32_to_bf16(v);
+        if (t == DTYPE_F32) {
+            memcpy(record + 4 * k, &v, 4);
+        } else if (t == DTYPE_BF16) {
+            memcpy(record + 2 * k, &half, 2);
+        } else if (k >= latent) {
+            memcpy(record + kv_extra_at(latent) + 2 * (k - latent), &half, 2);
+        } else {
+            float scale = 0.01f * (float)(1 + k / KV_SCALED);
+            kv_encode(&v, 1, scale, record + k);
+            memcpy(record + kv_scales_at(latent) + k / KV_SCALED * 4, &scale, 4);
+        }
+    }
+}
+
+/* Pages of two layers; poison: NaN throughout. */
 static struct kv_pool *random_pages(struct ops_case *c, const struct mla_shape *s, enum dtype t,
                                     bool poison) {
-    enum { LAYERS = 2 };
     struct kv_pool *pool = heap_take(&c->heap, sizeof *pool);
-    size_t size = t == DTYPE_F32 ? 4 : 2, width = s->latent + s->rope;
-    size_t values = (size_t)c->t.pages * LAYERS * PAGE_TOKENS * width;
-    *pool = (struct kv_pool){.data = heap_take(&c->heap, values * size),
+    size_t record = kv_record_bytes(t, s->latent, s->rope), n = c->t.pages * POOL_LAYERS;
+    *pool = (struct kv_pool){.data = heap_take(&c->heap, n * PAGE_TOKENS * record),
                              .dtype = t,
-                             .page_bytes = LAYERS * PAGE_TOKENS * width * size,
-                             .width = (uint32_t)width};
-    for (size_t i = 0; i < values; i++) {
-        float v = poison ? NAN : dice_float(&c->dice, 1);
-        if (t == DTYPE_F32)
-            ((float *)(void *)pool->data)[i] = v;
-        else
-            ((uint16_t *)(void *)pool->data)[i] = f32_to_bf16(v);
-    }
+                             .page_bytes = POOL_LAYERS * PAGE_TOKENS * record,
+                             .width = s->latent + s->rope};
+    memset(pool->data, 0xFF, n * PAGE_TOKENS * record);
+    for (size_t i = 0; !poison && i < n * PAGE_TOKENS; i++)
+        random_record(c, t, s->latent, pool->width, pool->data + i * record);
     return pool;
 }
 
 /* Fills layer 1 of the pages of every sequence up to its length; all else stays NaN. */
-static void fill_history(struct ops_case *c, struct kv_pool *pool) {
+static void fill_history(struct ops_case *c, struct kv_pool *pool, uint32_t latent) {
     for (uint32_t i = 0; i < c->t.b.n_seqs; i++)
         for (uint32_t p = 0; p < c->t.seqs[i].pos0 + c->t.seqs[i].rows; p++)
-            for (uint32_t k = 0; k < pool->width; k++) {
-                size_t record = (size_t)PAGE_TOKENS + p % PAGE_TOKENS;
-                unsigned char *page =
-                    pool->data + (size_t)c->t.seqs[i].pages[p / PAGE_TOKENS] * pool->page_bytes;
-                float v = dice_float(&c->dice, 1);
-                if (pool->dtype == DTYPE_F32)
-                    ((float *)(void *)page)[record * pool->width + k] = v;
-                else
-                    ((uint16_t *)(void *)page)[record * pool->width + k] = f32_to_bf16(v);
-            }
+            random_record(c, pool->dtype, latent, pool->width,
+                          ref_kv_record(pool, latent, 1, c->t.seqs[i].pages, p));
 }
 
 static void mla_case(struct ops_case *c, enum op_kind kind, const struct mla_shape *s, size_t batch,
                      enum dtype kv, enum dtype weights, enum seq_class which, bool gated) {
     make_batch(&c->t, &c->heap, batches[batch].seq, batches[batch].n, false);
     struct kv_pool *pool = random_pages(c, s, kv, true);
-    fill_history(c, pool);
+    fill_history(c, pool, s->latent);
     uint32_t n = c->t.b.n_rows;
     c->op.kind = kind;
     c->op.u.mla = (struct op_mla){
@@ -581,15 +594,15 @@ static void mla_case(struct ops_case *c, enum op_kind kind, const struct mla_sha
 static void latent_attention_equals_exact(void **state) {
     for (size_t s = 0; s < 4; s++)
         for (size_t b = 0; b < BATCHES; b++)
-            for (int kv = 0; kv < 2; kv++)
+            for (int kv = 0; kv < HISTORIES; kv++)
                 for (int which = SEQ_ALL; which <= SEQ_PREFILL; which++) {
                     if (s == 3 && (b > 5 || which == SEQ_ALL)) /* the exact one takes long there */
                         continue;
                     struct ops_case c;
                     case_open(&c, 2e-5, s * 100 + b * 10 + (size_t)kv);
                     mla_case(&c, which == SEQ_PREFILL ? OP_MLA_PREFILL : OP_MLA_DECODE,
-                             &mla_shapes[s], b, kv ? DTYPE_BF16 : DTYPE_F32,
-                             b % 2 ? DTYPE_BF16 : DTYPE_F32, (enum seq_class)which, b % 3 != 0);
+                             &mla_shapes[s], b, histories[kv], b % 2 ? DTYPE_BF16 : DTYPE_F32,
+                             (enum seq_class)which, b % 3 != 0);
                     case_check(&c);
                 }
 }
@@ -604,7 +617,7 @@ static void long_histories_are_shared_out_without_a_trace(void **state) {
             for (size_t b = 10; b < BATCHES; b++) {
                 struct ops_case c;
                 case_open(&c, 0, 60 + b);
-                mla_case(&c, OP_MLA_DECODE, &shapes[s], b, s ? DTYPE_F32 : DTYPE_BF16, DTYPE_BF16,
+                mla_case(&c, OP_MLA_DECODE, &shapes[s], b, s ? DTYPE_FP8 : DTYPE_BF16, DTYPE_BF16,
                          SEQ_DECODE, true);
                 run_op(columns[k], &c.op, &c.t.b, c.t.longest, 1);
                 float *want = read_views(&c);
@@ -639,13 +652,12 @@ static void F063_latent_attention_takes_any_number_of_heads(void **state) {
     static const uint32_t heads[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96};
     for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
         for (int form = 0; form < 2; form++)
-            for (int kv = 0; kv < 2; kv++) {
+            for (int kv = 0; kv < HISTORIES; kv++) {
                 struct mla_shape s = {heads[h], 16, 8, 16, 32};
                 struct ops_case c;
                 case_open(&c, 2e-5, 5000 + heads[h]);
-                mla_case(&c, form ? OP_MLA_PREFILL : OP_MLA_DECODE, &s, 7,
-                         kv ? DTYPE_BF16 : DTYPE_F32, DTYPE_BF16, form ? SEQ_PREFILL : SEQ_DECODE,
-                         true);
+                mla_case(&c, form ? OP_MLA_PREFILL : OP_MLA_DECODE, &s, 7, histories[kv],
+                         DTYPE_BF16, form ? SEQ_PREFILL : SEQ_DECODE, true);
                 case_check(&c);
             }
 }
@@ -732,6 +744,94 @@ static void history_is_written_as_the_exact_column_writes_it(void **state) {
             }
 }
 
+/* FP8: the records of all columns mean the same numbers but for a few that rounding tips to the
+ * next code, and none is further from what was to be kept than the format says: 2^-4 of a value, or
+ * half a subnormal step of its scale; the extra values 2^-8. */
+static void fp8_history_is_within_its_bound_and_equals_exact(void **state) {
+    for (size_t s = 0; s < 4; s++)
+        for (size_t b = 0; b < BATCHES; b++) {
+            struct ops_case c;
+            const struct mla_shape *shape = &mla_shapes[s];
+            case_open(&c, 0, 40 + s * 10 + b);
+            make_batch(&c.t, &c.heap, batches[b].seq, batches[b].n, false);
+            uint32_t n = c.t.b.n_rows, latent = shape->latent;
+            struct kv_pool *pool = random_pages(&c, shape, DTYPE_FP8, false);
+            struct kv_pool *plain = random_pages(&c, shape, DTYPE_F32, false);
+            struct op_mla_write a = {.kv = random_tensor(&c.heap, &c.dice, n, pool->width, 2),
+                                     .norm = random_vector(&c.heap, &c.dice, latent, 0.2f, 1),
+                                     .eps = 1e-6f,
+                                     .pool = plain,
+                                     .layer = 1,
+                                     .kv_lora = latent};
+            c.op.kind = OP_MLA_WRITE;
+            c.op.u.mla_write = a;
+            run_op(&column_ref, &c.op, &c.t.b, c.t.longest, 1);
+            c.op.u.mla_write.pool = pool;
+            const struct column *columns[4] = {&column_ref};
+            uint32_t n_columns = 1 + fast_columns(columns + 1);
+            float *exact = malloc((size_t)n * pool->width * sizeof *exact);
+            for (uint32_t k = 0; k < n_columns; k++) {
+                size_t tipped = 0, at = 0;
+                run_op(columns[k], &c.op, &c.t.b, c.t.longest, 2);
+                for (uint32_t i = 0; i < c.t.b.n_seqs; i++)
+                    for (uint32_t r = 0; r < c.t.seqs[i].rows; r++) {
+                        const struct batch_seq *q = &c.t.seqs[i];
+                        const unsigned char *got =
+                            ref_kv_record(pool, latent, 1, q->pages, q->pos0 + r);
+                        const float *want = ref_kv_record(plain, latent, 1, q->pages, q->pos0 + r);
+                        for (uint32_t e = 0; e < pool->width; e++, at++) {
+                            float scale, x = ref_kv_at(got, DTYPE_FP8, latent, e);
+                            memcpy(&scale, got + kv_scales_at(latent) + e / KV_SCALED * 4, 4);
+                            float bound =
+                                e < latent ? fmaxf(fabsf(want[e]) * 0x1.0001p-4f, scale * 0x1p-10f)
+                                           : fabsf(want[e]) * 0x1p-8f + 0x1p-130f;
+                            if (!(fabsf(x - want[e]) <= bound))
+                                fail_msg("%s, shape %zu, batch %zu: value %u is %g for %g",
+                                         columns[k]->name, s, b, e, (double)x, (double)want[e]);
+                            if (k == 0)
+                                exact[at] = x;
+                            tipped += fabsf(x - exact[at]) > 1e-5f * fabsf(x);
+                            if (k > 0 && !(fabsf(x - exact[at]) <= 2 * bound))
+                                fail_msg("%s and exact are further apart than a code",
+                                         columns[k]->name);
+                        }
+                    }
+                assert_true(tipped * 500 <= at);
+            }
+            free(exact);
+            heap_free(&c.heap);
+        }
+}
+
+/* One value that is no number must not come back as one, in whatever format. */
+static void a_nan_of_the_history_is_still_one_when_it_is_read(void **state) {
+    const struct column *columns[4] = {&column_ref};
+    uint32_t n_columns = 1 + fast_columns(columns + 1);
+    for (uint32_t k = 0; k < n_columns; k++)
+        for (int kv = 0; kv < HISTORIES; kv++)
+            for (int bad = 0; bad < 2; bad++) {
+                struct ops_case c;
+                case_open(&c, 0, 3);
+                make_batch(&c.t, &c.heap, batches[0].seq, batches[0].n, false);
+                const struct mla_shape *shape = &mla_shapes[3];
+                struct kv_pool *pool = random_pages(&c, shape, histories[kv], false);
+                struct op_mla_write a = {
+                    .kv = random_tensor(&c.heap, &c.dice, 1, pool->width, 2),
+                    .norm = random_vector(&c.heap, &c.dice, shape->latent, 0.2f, 1),
+                    .eps = 1e-6f,
+                    .pool = pool,
+                    .layer = 1,
+                    .kv_lora = shape->latent};
+                a.kv.data[130] = bad ? NAN : INFINITY;
+                c.op.kind = OP_MLA_WRITE;
+                c.op.u.mla_write = a;
+                run_op(columns[k], &c.op, &c.t.b, c.t.longest, 1);
+                const void *got = ref_kv_record(pool, shape->latent, 1, c.t.seqs[0].pages, 0);
+                assert_true(isnan(ref_kv_at(got, histories[kv], shape->latent, 130)));
+                heap_free(&c.heap);
+            }
+}
+
 /* Says how far the columns really are apart; the tolerances above were set from it. */
 static void report(void **state) {
     print_message("largest error seen, relative to the root mean square: %.2e\n", largest_seen);
@@ -755,6 +855,8 @@ int main(void) {
         cmocka_unit_test(F063_latent_attention_takes_any_number_of_heads),
         cmocka_unit_test(attention_does_not_depend_on_the_batch_and_both_forms_agree),
         cmocka_unit_test(history_is_written_as_the_exact_column_writes_it),
+        cmocka_unit_test(fp8_history_is_within_its_bound_and_equals_exact),
+        cmocka_unit_test(a_nan_of_the_history_is_still_one_when_it_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

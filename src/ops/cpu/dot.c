@@ -292,7 +292,8 @@ static void stream_rows(const struct mat *m, uint32_t r0, uint32_t r1, const flo
     case DTYPE_F32: stream_f32(m, r0, r1, x, y, n, add); return;
     case DTYPE_BF16: stream_bf16(m, r0, r1, x, y, n, add); return;
     case DTYPE_MXFP4: stream_mxfp4(m, r0, r1, x, y, n, add); return;
-    case DTYPE_U8: return;
+    case DTYPE_U8:
+    case DTYPE_FP8: return;
     }
 }
 

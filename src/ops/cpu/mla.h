@@ -5,15 +5,16 @@
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/vmath.h"
+#include "ops/kv.h"
 
 #include <math.h>
 
-/* The record of one position. */
-ALWAYS unsigned char *kv_record(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                                uint32_t position) {
-    size_t size = pool->dtype == DTYPE_F32 ? 4 : 2;
+/* The record of one position: `latent` normed values and the extra ones. */
+ALWAYS unsigned char *kv_record(const struct kv_pool *pool, uint32_t latent, uint32_t layer,
+                                const int32_t *pages, uint32_t position) {
     return pool->data + (size_t)pages[position / PAGE_TOKENS] * pool->page_bytes +
-           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) * pool->width * size;
+           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) *
+               kv_record_bytes(pool->dtype, latent, pool->width - latent);
 }
 
 /* Floats of a widened record: whole vectors of the widest set, so that a product may run over the
@@ -22,24 +23,44 @@ ALWAYS uint32_t kv_stride(const struct kv_pool *pool) {
     return round_up(pool->width, 16);
 }
 
+/* The first `latent` values of an FP8 record. */
+ALWAYS void kv_widen_codes(const unsigned char *record, uint32_t latent, float *to) {
+    for (uint32_t c = 0; c < latent; c += VL) {
+        float scale;
+        memcpy(&scale, record + kv_scales_at(latent) + c / KV_SCALED * sizeof scale, sizeof scale);
+        if (c + VL <= latent) {
+            vstore(to + c, vwiden_e4m3(record + c) * vset(scale));
+            continue;
+        }
+        uint8_t rest[VL] = {0}; /* the record may end before a vector does */
+        memcpy(rest, record + c, latent - c);
+        vstorem(to + c, vmask(latent - c), vwiden_e4m3(rest) * vset(scale));
+    }
+}
+
+ALWAYS void kv_widen_bf16(const unsigned char *from, uint32_t n, float *to) {
+    const uint16_t *x = (const uint16_t *)(const void *)from;
+    for (uint32_t c = 0; c < n; c += VL)
+        vstorem(to + c, vmask(n - c), vwidenm(x + c, vmask(n - c)));
+}
+
 /* n positions from `position` on, all of one page, as f32 rows of kv_stride each; what lies behind
  * a record's values becomes zero. */
-ALWAYS void kv_widen(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                     uint32_t position, uint32_t n, float *to) {
-    const unsigned char *from = kv_record(pool, layer, pages, position);
+ALWAYS void kv_widen(const struct kv_pool *pool, uint32_t latent, uint32_t layer,
+                     const int32_t *pages, uint32_t position, uint32_t n, float *to) {
+    const unsigned char *from = kv_record(pool, latent, layer, pages, position);
     uint32_t width = pool->width, stride = kv_stride(pool);
-    for (uint32_t t = 0; t < n; t++, to += stride) {
-        if (pool->dtype == DTYPE_F32) {
-            const float *x = (const float *)(const void *)from + (size_t)t * width;
-            for (uint32_t c = 0; c < width; c += VL)
-                vstore(to + c, vloadm(x + c, vmask(width - c)));
+    size_t bytes = kv_record_bytes(pool->dtype, latent, width - latent);
+    for (uint32_t t = 0; t < n; t++, to += stride, from += bytes) {
+        if (pool->dtype == DTYPE_FP8) {
+            kv_widen_codes(from, latent, to);
+            kv_widen_bf16(from + kv_extra_at(latent), width - latent, to + latent);
+        } else if (pool->dtype == DTYPE_BF16) {
+            kv_widen_bf16(from, width, to);
         } else {
-            const uint16_t *x = (const uint16_t *)(const void *)from + (size_t)t * width;
-            for (uint32_t c = 0; c < width; c += VL)
-                vstore(to + c, vwidenm(x + c, vmask(width - c)));
+            memcpy(to, from, bytes);
         }
-        for (uint32_t c = round_up(width, VL); c < stride; c++)
-            to[c] = 0;
+        memset(to + width, 0, (stride - width) * sizeof *to);
     }
 }
 

@@ -205,7 +205,8 @@ static void absorb(const struct mat *m, uint32_t rows, uint32_t cols, const floa
     case DTYPE_F32: absorb_f32(m, rows, cols, x, n, sum, stride); return;
     case DTYPE_BF16: absorb_bf16(m, rows, cols, x, n, sum, stride); return;
     case DTYPE_MXFP4: absorb_mxfp4(m, rows, cols, x, n, sum, stride); return;
-    case DTYPE_U8: return;
+    case DTYPE_U8:
+    case DTYPE_FP8: return;
     }
 }
 
@@ -300,7 +301,7 @@ static void pack_groups(struct attend *t, const float *query, uint32_t g0, uint3
 /* Positions of the chunk as f32 rows. */
 static void load_chunk(struct attend *t, const struct wave_row *row, uint32_t first, uint32_t n) {
     for (uint32_t p = 0; p < n; p += PAGE_TOKENS)
-        kv_widen(t->op->pool, t->op->layer, row->seq->pages, first + p,
+        kv_widen(t->op->pool, t->op->kv_lora, t->op->layer, row->seq->pages, first + p,
                  n - p < PAGE_TOKENS ? n - p : PAGE_TOKENS,
                  t->history + (size_t)p * t->s.query_stride);
 }

@@ -7,12 +7,6 @@
  * are neither scored nor weighted. */
 #include "ops/cpu/mla.h"
 
-static struct mat kv_page(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                          uint32_t position) {
-    return (struct mat){kv_record(pool, layer, pages, position), NULL, pool->dtype, pool->width,
-                        (size_t)pool->width * (pool->dtype == DTYPE_F32 ? 4 : 2)};
-}
-
 /* ----------------------------------------------------------------------------------- softmax */
 
 /* Running softmax of one row and head. */
@@ -59,7 +53,7 @@ enum {
 struct expanded {
     float *key;            /* [PAGE_TOKENS][nope+rope] */
     float *value;          /* [PAGE_TOKENS][v width] */
-    float *history;        /* [PAGE_TOKENS][width], a BF16 page widened */
+    float *history;        /* [PAGE_TOKENS][kv_stride], a page widened */
     float *score;          /* [ROWS][PAGE_TOKENS] */
     float *sum;            /* [rows][v width] */
     struct online *online; /* [rows] */
@@ -72,7 +66,7 @@ static void expanded_take(struct expanded *s, const struct op_mla *a, uint32_t r
     s->v_width = round_up(a->v_dim, 16);
     s->key = carve(at, PAGE_TOKENS * (size_t)(a->nope_dim + a->rope_dim) * sizeof(float));
     s->value = carve(at, PAGE_TOKENS * (size_t)s->v_width * sizeof(float));
-    s->history = carve(at, PAGE_TOKENS * (size_t)a->pool->width * sizeof(float));
+    s->history = carve(at, PAGE_TOKENS * (size_t)kv_stride(a->pool) * sizeof(float));
     s->score = carve(at, ROWS * PAGE_TOKENS * sizeof(float));
     s->sum = carve(at, (size_t)rows * s->v_width * sizeof(float));
     s->online = carve(at, rows * sizeof *s->online);
@@ -81,33 +75,23 @@ static void expanded_take(struct expanded *s, const struct op_mla *a, uint32_t r
 
 size_t cpu_mla_prefill_scratch(const struct op_mla *a, uint32_t max_rows) {
     size_t v = round_up(a->v_dim, 16);
-    size_t floats =
-        PAGE_TOKENS * (a->nope_dim + a->rope_dim + v + a->pool->width + ROWS) + max_rows * (v + 2);
+    size_t floats = PAGE_TOKENS * (a->nope_dim + a->rope_dim + v + kv_stride(a->pool) + ROWS) +
+                    max_rows * (v + 2);
     return floats * sizeof(float) + cpu_dot_scratch_bytes() + 8 * 64;
 }
 
-/* Keys and values of n positions for one head. */
-static void expand_page(const struct op_mla *a, struct expanded *s, const struct mat *page,
-                        uint32_t n, uint32_t head) {
-    uint32_t width = a->pool->width, key_dim = a->nope_dim + a->rope_dim;
+/* Keys and values of n positions from t on for one head. */
+static void expand_page(const struct op_mla *a, struct expanded *s, const int32_t *pages,
+                        uint32_t t, uint32_t n, uint32_t head) {
+    uint32_t stride = kv_stride(a->pool), key_dim = a->nope_dim + a->rope_dim;
     const float *x[PAGE_TOKENS];
     float *key[PAGE_TOKENS], *value[PAGE_TOKENS];
-    for (uint32_t t = 0; t < n; t++) {
-        if (page->dtype == DTYPE_F32) {
-            x[t] = (const float *)(const void *)(page->data + t * page->row_bytes);
-        } else {
-            float *to = s->history + (size_t)t * width;
-            const uint16_t *from =
-                (const uint16_t *)(const void *)(page->data + t * page->row_bytes);
-            for (uint32_t c = 0; c < width; c += VL) {
-                vm m = vmask(width - c);
-                vstorem(to + c, m, vwidenm(from + c, m));
-            }
-            x[t] = to;
-        }
-        key[t] = s->key + (size_t)t * key_dim;
-        value[t] = s->value + (size_t)t * s->v_width;
-        memcpy(key[t] + a->nope_dim, x[t] + a->kv_lora, a->rope_dim * sizeof(float));
+    kv_widen(a->pool, a->kv_lora, a->layer, pages, t, n, s->history);
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = s->history + (size_t)i * stride;
+        key[i] = s->key + (size_t)i * key_dim;
+        value[i] = s->value + (size_t)i * s->v_width;
+        memcpy(key[i] + a->nope_dim, x[i] + a->kv_lora, a->rope_dim * sizeof(float));
     }
     struct mat kv_b = mat_from(mat_of(&a->kv_b), (size_t)head * (a->nope_dim + a->v_dim));
     struct mat v = mat_from(kv_b, a->nope_dim);
@@ -151,8 +135,7 @@ static void expanded_rows(const struct op_mla *a, const struct batch_seq *seq, u
         s->online[r - r0] = (struct online){-INFINITY, 0};
     uint32_t n = seq->pos0 + r1;
     for (uint32_t t = 0; t < n; t += PAGE_TOKENS) {
-        struct mat page = kv_page(a->pool, a->layer, seq->pages, t);
-        expand_page(a, s, &page, n - t < PAGE_TOKENS ? n - t : PAGE_TOKENS, head);
+        expand_page(a, s, seq->pages, t, n - t < PAGE_TOKENS ? n - t : PAGE_TOKENS, head);
         uint32_t from = t > seq->pos0 + r0 ? t - seq->pos0 : r0; /* rows that see this page */
         for (uint32_t r = from; r < r1; r += ROWS)
             attend_page(a, seq, s, head, r, r1 - r < ROWS ? r1 : r + ROWS, t, r0);

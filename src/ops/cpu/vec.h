@@ -91,6 +91,14 @@ ALWAYS vf vwidenm(const uint16_t *p, vm m) {
     __m256i h = _mm256_maskz_loadu_epi16(m, p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+/* VL codes E4M3, all of them numbers. Through half precision, whose exponent is biased by 8 more.
+ */
+ALWAYS vf vwiden_e4m3(const uint8_t *p) {
+    __m256i h = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(h, _mm256_set1_epi16(0x7F)), 7);
+    __m256i sign = _mm256_slli_epi16(_mm256_and_si256(h, _mm256_set1_epi16(0x80)), 8);
+    return _mm512_cvtph_ps(_mm256_or_si256(magnitude, sign)) * vset(256);
+}
 
 /* Sums of lanes. Every form folds in one order: l with l+8, l+4, l+2, l+1. A row's sum must not
  * depend on whether it was reduced alone or beside three others. */
@@ -214,6 +222,18 @@ ALWAYS vf vwidenm(const uint16_t *p, vm m) {
     size_t n = (size_t)__builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(m)));
     memcpy(h, p, n * sizeof *h);
     return vwiden(h);
+}
+/* Subnormal codes as the step above the smallest normal number, which is taken off again. */
+ALWAYS vf vwiden_e4m3(const uint8_t *p) {
+    __m256i i = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(i, _mm256_set1_epi32(0x7F)), 20);
+    vf normal = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_set1_epi32(120 << 23)));
+    vf small = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_set1_epi32(121 << 23))) -
+               vset(0x1p-6f);
+    __m256i is_small =
+        _mm256_cmpeq_epi32(_mm256_and_si256(i, _mm256_set1_epi32(0x78)), _mm256_setzero_si256());
+    vf sign = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(i, 7), 31));
+    return _mm256_xor_ps(_mm256_blendv_ps(normal, small, _mm256_castsi256_ps(is_small)), sign);
 }
 ALWAYS __m128 vfold(vf v) {
     return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -343,6 +363,9 @@ ALWAYS vf vwidenm(const uint16_t *p, vm m) {
         if (i < m)
             v[i] = bf16_to_f32(p[i]);
     return v;
+}
+ALWAYS vf vwiden_e4m3(const uint8_t *p) {
+    return (vf){e4m3_to_f32(p[0]), e4m3_to_f32(p[1]), e4m3_to_f32(p[2]), e4m3_to_f32(p[3])};
 }
 ALWAYS float vsum(vf v) {
     return (v[0] + v[2]) + (v[1] + v[3]);

@@ -60,7 +60,8 @@ float ref_dot(const struct weight *w, uint32_t row, const float *x) {
     case DTYPE_BF16: return dot_bf16((const uint16_t *)w->data + at, x, w->cols);
     case DTYPE_MXFP4:
         return dot_mxfp4((const uint8_t *)w->data + at / 2, w->scale + at / 32, x, w->cols);
-    case DTYPE_U8: break;
+    case DTYPE_U8:
+    case DTYPE_FP8: break;
     }
     return NAN;
 }

@@ -2,28 +2,68 @@
  * values for all heads) and in the expanded form (keys and values per head). Called through
  * column_ref; the two forms are compared with each other. Invariant that bites: the R extra dims
  * are scored raw on both sides, and only the C latent values are normed. */
+#include "ops/kv.h"
 #include "ops/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
 
-void *ref_kv_record(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                    uint32_t position) {
-    size_t size = pool->dtype == DTYPE_F32 ? 4 : 2;
+void *ref_kv_record(const struct kv_pool *pool, uint32_t latent, uint32_t layer,
+                    const int32_t *pages, uint32_t position) {
     return pool->data + (size_t)pages[position / PAGE_TOKENS] * pool->page_bytes +
-           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) * pool->width * size;
+           ((size_t)layer * PAGE_TOKENS + position % PAGE_TOKENS) *
+               kv_record_bytes(pool->dtype, latent, pool->width - latent);
 }
 
-float ref_kv_at(const void *record, enum dtype dtype, uint32_t i) {
-    return dtype == DTYPE_F32 ? ((const float *)record)[i]
-                              : bf16_to_f32(((const uint16_t *)record)[i]);
+float ref_kv_at(const void *record, enum dtype dtype, uint32_t latent, uint32_t i) {
+    const unsigned char *bytes = record;
+    float scale;
+    uint16_t half;
+    switch (dtype) {
+    case DTYPE_F32: return ((const float *)record)[i];
+    case DTYPE_BF16: return bf16_to_f32(((const uint16_t *)record)[i]);
+    case DTYPE_FP8:
+        if (i < latent) {
+            memcpy(&scale, bytes + kv_scales_at(latent) + i / KV_SCALED * sizeof scale,
+                   sizeof scale);
+            return e4m3_to_f32(bytes[i]) * scale;
+        }
+        memcpy(&half, bytes + kv_extra_at(latent) + (size_t)(i - latent) * sizeof half,
+               sizeof half);
+        return bf16_to_f32(half);
+    case DTYPE_U8:
+    case DTYPE_MXFP4: break;
+    }
+    return NAN;
 }
 
-static void kv_put(void *record, enum dtype dtype, uint32_t i, float v) {
-    if (dtype == DTYPE_F32)
-        ((float *)record)[i] = v;
-    else
-        ((uint16_t *)record)[i] = f32_to_bf16(v);
+/* The record of x: its first `latent` values times inv and norm, the others as they are. */
+static void put_record(const struct op_mla_write *a, const float *x, float inv, void *record) {
+    uint32_t latent = a->kv_lora, width = a->pool->width;
+    for (uint32_t c = 0; a->pool->dtype != DTYPE_FP8 && c < width; c++) {
+        float v = c < latent ? x[c] * inv * a->norm[c] : x[c];
+        if (a->pool->dtype == DTYPE_F32)
+            ((float *)record)[c] = v;
+        else
+            ((uint16_t *)record)[c] = f32_to_bf16(v);
+    }
+    if (a->pool->dtype != DTYPE_FP8)
+        return;
+    unsigned char *bytes = record;
+    for (uint32_t c = 0; c < latent; c += KV_SCALED) {
+        uint32_t n = latent - c < KV_SCALED ? latent - c : KV_SCALED;
+        float v[KV_SCALED];
+        for (uint32_t i = 0; i < n; i++)
+            v[i] = x[c + i] * inv * a->norm[c + i];
+        float scale = kv_scale(v, n);
+        kv_encode(v, n, scale, bytes + c);
+        memcpy(bytes + kv_scales_at(latent) + c / KV_SCALED * sizeof scale, &scale, sizeof scale);
+    }
+    for (uint32_t c = latent; c < width; c++) {
+        uint16_t half = f32_to_bf16(x[c]);
+        memcpy(bytes + kv_extra_at(latent) + (size_t)(c - latent) * sizeof half, &half,
+               sizeof half);
+    }
 }
 
 /* The sequence a row belongs to: rows are in order of sequences. */
@@ -42,10 +82,8 @@ void ref_mla_write(const struct op_mla_write *a, const struct batch *b, struct w
         if (position < seq->kept)
             continue;
         const float *x = tensor_row(a->kv, r);
-        void *record = ref_kv_record(a->pool, a->layer, seq->pages, position);
         float inv = 1.0f / sqrtf(ref_dot_f32(x, x, a->kv_lora) / (float)a->kv_lora + a->eps);
-        for (uint32_t c = 0; c < a->pool->width; c++)
-            kv_put(record, a->pool->dtype, c, c < a->kv_lora ? x[c] * inv * a->norm[c] : x[c]);
+        put_record(a, x, inv, ref_kv_record(a->pool, a->kv_lora, a->layer, seq->pages, position));
     }
 }
 
@@ -70,19 +108,19 @@ static void attend_absorbed(const struct op_mla *a, const struct batch_seq *seq,
     memcpy(query + C, q + a->nope_dim, a->rope_dim * sizeof(float));
     float top = -INFINITY, total = 0;
     for (uint32_t t = 0; t < n; t++) {
-        const void *record = ref_kv_record(a->pool, a->layer, seq->pages, t);
+        const void *record = ref_kv_record(a->pool, C, a->layer, seq->pages, t);
         for (uint32_t c = 0; c < width; c++)
-            key[c] = ref_kv_at(record, a->pool->dtype, c);
+            key[c] = ref_kv_at(record, a->pool->dtype, C, c);
         score[t] = ref_dot_f32(query, key, width) * a->scale;
         top = fmaxf(top, score[t]);
     }
     memset(latent, 0, C * sizeof(float));
     for (uint32_t t = 0; t < n; t++) {
-        const void *record = ref_kv_record(a->pool, a->layer, seq->pages, t);
+        const void *record = ref_kv_record(a->pool, C, a->layer, seq->pages, t);
         float p = expf(score[t] - top);
         total += p;
         for (uint32_t c = 0; c < C; c++)
-            latent[c] += p * ref_kv_at(record, a->pool->dtype, c);
+            latent[c] += p * ref_kv_at(record, a->pool->dtype, C, c);
     }
     for (uint32_t c = 0; c < C; c++)
         latent[c] /= total;
@@ -103,23 +141,23 @@ static void attend_expanded(const struct op_mla *a, const struct batch_seq *seq,
     uint32_t kv_row = head * (a->nope_dim + a->v_dim);
     float top = -INFINITY, total = 0;
     for (uint32_t t = 0; t < n; t++) {
-        const void *record = ref_kv_record(a->pool, a->layer, seq->pages, t);
+        const void *record = ref_kv_record(a->pool, C, a->layer, seq->pages, t);
         for (uint32_t c = 0; c < C; c++)
-            latent[c] = ref_kv_at(record, a->pool->dtype, c);
+            latent[c] = ref_kv_at(record, a->pool->dtype, C, c);
         float sum = 0;
         for (uint32_t d = 0; d < a->nope_dim; d++)
             sum += q[d] * ref_dot(&a->kv_b, kv_row + d, latent);
         for (uint32_t d = 0; d < a->rope_dim; d++)
-            sum += q[a->nope_dim + d] * ref_kv_at(record, a->pool->dtype, C + d);
+            sum += q[a->nope_dim + d] * ref_kv_at(record, a->pool->dtype, C, C + d);
         score[t] = sum * a->scale;
         top = fmaxf(top, score[t]);
     }
     float *out = tensor_row(a->out, row) + (size_t)head * a->v_dim;
     memset(out, 0, a->v_dim * sizeof(float));
     for (uint32_t t = 0; t < n; t++) {
-        const void *record = ref_kv_record(a->pool, a->layer, seq->pages, t);
+        const void *record = ref_kv_record(a->pool, C, a->layer, seq->pages, t);
         for (uint32_t c = 0; c < C; c++)
-            latent[c] = ref_kv_at(record, a->pool->dtype, c);
+            latent[c] = ref_kv_at(record, a->pool->dtype, C, c);
         float p = expf(score[t] - top);
         total += p;
         for (uint32_t d = 0; d < a->v_dim; d++)

@@ -26,11 +26,11 @@ size_t ref_scratch_bytes(const struct op *, uint32_t max_rows, uint32_t max_posi
 float ref_dot_f32(const float *w, const float *x, uint32_t n);
 /* Row `row` of W times x. */
 float ref_dot(const struct weight *w, uint32_t row, const float *x);
-/* Element i of a history record in a KV pool's format. */
-float ref_kv_at(const void *record, enum dtype dtype, uint32_t i);
+/* Element i of a history record of `latent` normed values, in a KV pool's format. */
+float ref_kv_at(const void *record, enum dtype dtype, uint32_t latent, uint32_t i);
 /* Address of the record of position `position` of a sequence. */
-void *ref_kv_record(const struct kv_pool *pool, uint32_t layer, const int32_t *pages,
-                    uint32_t position);
+void *ref_kv_record(const struct kv_pool *pool, uint32_t latent, uint32_t layer,
+                    const int32_t *pages, uint32_t position);
 
 static inline float ref_sigmoid(float x) {
     return 1.0f / (1.0f + __builtin_expf(-x));
