@@ -129,9 +129,12 @@ static void misaligned_experts_give_the_same_bits(void **state) {
         for (int extra = 1; extra <= 3; extra += 2) {
             struct scratch s = scratch_copy(models[i]);
             struct opened_shard shard = shard_read(&s, "model.safetensors");
-            char *text = json_dumps(shard.header, JSON_COMPACT),
-                 *padded = malloc(strlen(text) + 16);
-            sprintf(padded, "%s%*s", text, (int)(8 - strlen(text) % 8) % 8 + extra, "");
+            char *text = json_dumps(shard.header, JSON_COMPACT);
+            assert_non_null(text);
+            size_t n = strlen(text), room = n + 16;
+            char *padded = malloc(room);
+            assert_non_null(padded);
+            snprintf(padded, room, "%s%*s", text, (int)(8 - n % 8) % 8 + extra, "");
             shard_write_text(&s, "model.safetensors", &shard, padded);
             free(text);
             free(padded);
