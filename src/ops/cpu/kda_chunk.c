@@ -12,7 +12,7 @@
 
 /* Fewer tokens are cheaper by the recurrence: as a chunk, and as a sequence, which then stays where
  * its state is. */
-enum { SHORT_CHUNK = 4, SHORT_SEQUENCE = 5 };
+enum { SHORT_CHUNK = 4, SHORT_SEQUENCE = 7 };
 
 static size_t chunk_bytes(const struct op_kda *op) {
     size_t w = kda_width(op->dim);

@@ -8,10 +8,11 @@
  * asks it for nothing. Rows are walked whole, a few at a time, as one long stream. */
 #include "ops/cpu/kda.h"
 
+enum { AHEAD_FLOATS = 512 }; /* four rows of a head of 128 */
 #if defined(WEIR_ISA_AVX512)
-enum { SWEEP_ROWS = 8 };
+enum { SWEEP_ROWS = 8, WIDE = 8 };
 #else
-enum { SWEEP_ROWS = 4 };
+enum { SWEEP_ROWS = 4, WIDE = 4 };
 #endif
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {
@@ -83,6 +84,47 @@ ALWAYS void write_rows(const struct kda_step *x, size_t stride, uint32_t cols, u
         write_vector(in + c, out + c, stride, decay, k, vload(x->u + c), vmask(cols - c), true, R);
 }
 
+/* The same over rows of exactly WIDE vectors, row by row with the sums in registers: lines come in
+ * the order of memory, which is what a processor's own prefetching follows. */
+ALWAYS void read_wide(const struct kda_step *x, size_t stride, uint32_t d) {
+    vf r[WIDE], o[WIDE];
+#pragma GCC unroll 8
+    for (int v = 0; v < WIDE; v++) {
+        r[v] = vload(x->u + v * VL);
+        o[v] = vload(x->o + v * VL);
+    }
+    for (uint32_t i = 0; i < SWEEP_ROWS; i++) {
+        const float *s = x->in + (d + i) * stride;
+        vf dk = vset(x->dk[d + i]), dq = vset(x->dq[d + i]);
+#pragma GCC unroll 8
+        for (int v = 0; v < WIDE; v++) {
+            __builtin_prefetch(s + v * VL + AHEAD_FLOATS);
+            vf y = vload(s + v * VL);
+            r[v] = vfma(dk, y, r[v]);
+            o[v] = vfma(dq, y, o[v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < WIDE; v++) {
+        vstore(x->u + v * VL, r[v]);
+        vstore(x->o + v * VL, o[v]);
+    }
+}
+ALWAYS void write_wide(const struct kda_step *x, size_t stride, uint32_t d) {
+    vf u[WIDE];
+#pragma GCC unroll 8
+    for (int v = 0; v < WIDE; v++)
+        u[v] = vload(x->u + v * VL);
+    for (uint32_t i = 0; i < SWEEP_ROWS; i++) {
+        const float *in = x->in + (d + i) * stride;
+        float *out = x->out + (d + i) * stride;
+        vf k = vset(x->k[d + i]), decay = vset(x->decay[d + i]);
+#pragma GCC unroll 8
+        for (int v = 0; v < WIDE; v++)
+            vstore(out + v * VL, vfma(k, u[v], vload(in + v * VL) * decay));
+    }
+}
+
 void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struct kda_step *s) {
     size_t at = (size_t)i * width;
     s->k = t->k + at;
@@ -105,9 +147,14 @@ ALWAYS void sweep(const struct kda_step *last, const struct kda_step *next, size
     for (; d + SWEEP_ROWS <= rows; d += SWEEP_ROWS) {
         if (far)
             ahead_fetch(ahead);
-        if (last)
+        bool wide = far && cols == WIDE * VL;
+        if (last && wide)
+            write_wide(last, stride, d);
+        else if (last)
             write_rows(last, stride, cols, d, SWEEP_ROWS);
-        if (next)
+        if (next && wide)
+            read_wide(next, stride, d);
+        else if (next)
             read_rows(next, stride, cols, d, far, SWEEP_ROWS);
     }
     for (; d < rows; d++) {
