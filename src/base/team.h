@@ -15,6 +15,13 @@ void team_close(struct team *t);
 uint32_t team_threads(const struct team *t);
 /* Runs fn(arg, member) on every member and returns when all have. One caller at a time. */
 void team_run(struct team *t, void (*fn)(void *arg, uint32_t member), void *arg);
+/* The same on as many members as the machine has cores for at present: fn is called on members
+ * 0..n-1, n = team_present, and must share its work out among those. While a neighbour keeps a core
+ * busy, the team leaves it to him and is one smaller: two that take turns on one core would be no
+ * faster than one, and slower by every meeting. From time to time it tries again with one more. */
+void team_run_present(struct team *t, void (*fn)(void *arg, uint32_t member), void *arg);
+/* Inside fn: members of this run. */
+uint32_t team_present(const struct team *t);
 /* Inside fn: returns when every member has come; orders memory. */
 void team_barrier(struct team *t, uint32_t member);
 

@@ -1,7 +1,7 @@
 /* threads.c: see threads.h. Called by the command and by tests.
- * A step is fork-join at its barest: every member computes for a while, then all meet at a barrier.
- * Invariant that bites: work is a number of dependent multiplications, never a time; a member that
- * waits for the clock would count what its neighbour took as done. */
+ * A step is fork-join at its barest: the members present compute for a while, then meet at a
+ * barrier. Invariant that bites: work is a number of dependent multiplications, never a time; a
+ * member that waits for the clock would count what its neighbour took as done. */
 #include "bench/threads.h"
 
 #include "base/clock.h"
@@ -17,6 +17,7 @@
 #include <time.h>
 
 enum { UNITS_EACH = 16 }; /* units of a step for each member, as an operation has many rows */
+enum { MEETS = 16, BARRIERS = 64 };
 
 /* ------------------------------------------------------------------------------------- work */
 
@@ -92,12 +93,13 @@ static void neighbour_stop(struct neighbour *n) {
 struct run {
     struct team *team;
     enum threads_way way;
-    uint64_t unit; /* multiplications; 0: barriers alone */
+    uint64_t unit;  /* multiplications; 0: barriers alone */
+    uint32_t meets; /* between entering and leaving the team, as a step of a model has many */
     double seconds;
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t generation;
-    _Alignas(64) _Atomic uint64_t last; /* step; a faster member may set it one step early */
-    uint64_t steps, start, end, parked;
+    _Alignas(64) uint64_t parked, members; /* members: summed over steps */
+    uint64_t steps;
     float *kept;
 };
 
@@ -123,52 +125,44 @@ static void meet(struct run *r, uint32_t member) {
 }
 
 static float work(const struct run *r, uint32_t member) {
+    uint32_t units = UNITS_EACH * team_threads(r->team), visited = 0;
     float x = 0;
-    if (r->way != THREADS_CLAIMED)
-        return multiply(r->unit * UNITS_EACH);
-    uint32_t units = UNITS_EACH * team_threads(r->team), visited = 0, from, to;
-    while (team_claim(r->team, member, units, &visited, &from, &to))
-        x += multiply(r->unit * (to - from));
-    return x;
+    if (r->way == THREADS_CLAIMED) {
+        uint32_t from, to;
+        while (team_claim(r->team, member, units, &visited, &from, &to))
+            x += multiply(r->unit * (to - from));
+        return x;
+    }
+    uint32_t n = team_present(r->team);
+    return multiply(r->unit * (units * (member + 1) / n - units * member / n));
 }
 
-/* Steps until the time is over, by member 0's clock, looked at rarely where steps are short. */
 static void run_member(void *arg, uint32_t member) {
     struct run *r = arg;
-    uint32_t every = r->unit ? 1 : 64;
-    meet(r, member); /* a member may have slept; the clock starts when all are awake */
-    uint64_t until = 0;
-    if (member == 0) {
-        r->start = clock_ns();
-        until = r->start + (uint64_t)(r->seconds * 1e9);
-    }
-    for (uint64_t step = 1;; step++) {
+    for (uint32_t i = 0; i < r->meets; i++) {
         if (r->unit)
             r->kept[16 * (size_t)member] = work(r, member);
-        if (member == 0 && step % every == 0) {
-            uint64_t now = clock_ns();
-            if (now > until) {
-                r->steps = step;
-                r->end = now;
-                atomic_store_explicit(&r->last, step, memory_order_relaxed);
-            }
-        }
         meet(r, member);
-        if (step == atomic_load_explicit(&r->last, memory_order_relaxed))
-            return;
     }
 }
 
-/* Steps a second. */
+/* Steps a second, of one meeting each. */
 static double run_for(struct run *r, enum threads_way way, uint64_t unit) {
     r->way = way;
     r->unit = unit;
-    r->steps = 0;
-    atomic_store(&r->last, 0);
-    uint64_t parked = team_parked(r->team);
-    team_run(r->team, run_member, r);
+    r->meets = unit ? MEETS : BARRIERS;
+    r->steps = r->members = 0;
+    uint64_t parked = team_parked(r->team), start = clock_ns(), now = start;
+    for (; (double)(now - start) * 1e-9 < r->seconds; now = clock_ns()) {
+        if (way == THREADS_POLLING || !unit)
+            team_run(r->team, run_member, r);
+        else
+            team_run_present(r->team, run_member, r);
+        r->steps += r->meets;
+        r->members += (uint64_t)r->meets * team_present(r->team);
+    }
     r->parked = team_parked(r->team) - parked;
-    return (double)r->steps / ((double)(r->end - r->start) * 1e-9);
+    return (double)r->steps / ((double)(now - start) * 1e-9);
 }
 
 /* ------------------------------------------------------------------------------------- waking */
@@ -235,7 +229,8 @@ static uint64_t unit_of(const struct threads_report *r, int item, double per_us)
 
 /* One sample of every figure. */
 static void take(struct run *run, struct threads_report *r, uint32_t round, double per_us,
-                 bool busy, double parks[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS]) {
+                 bool busy, double parks[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS],
+                 double members[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS]) {
     for (int k = 0; k < 2; k++) {
         double rate = run_for(run, k ? THREADS_POLLING : THREADS_FIXED, 0);
         (busy ? r->barrier_us[k].busy : r->barrier_us[k].quiet)[round] = 1e6 / rate;
@@ -244,7 +239,9 @@ static void take(struct run *run, struct threads_report *r, uint32_t round, doub
         for (int way = 0; way < THREADS_WAYS; way++) {
             double rate = run_for(run, (enum threads_way)way, unit_of(r, i, per_us));
             (busy ? r->steps[i][way].busy : r->steps[i][way].quiet)[round] = rate;
-            if (!busy)
+            if (busy)
+                members[i][way][round] = (double)run->members / (double)run->steps;
+            else
                 parks[i][way][round] =
                     (double)run->parked / (double)run->steps / (double)r->threads;
         }
@@ -264,6 +261,7 @@ weir_status threads_measure(const struct threads_options *o, struct threads_repo
                                    .rounds = rounds,
                                    .item_us = {20, 100, 1000}};
     double parks[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS];
+    double members[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS];
     struct team *team = team_open(o->threads);
     void *lines = aligned_alloc(64, 64 * (size_t)o->threads);
     struct neighbour neighbour = {.core = out->neighbour};
@@ -278,13 +276,13 @@ weir_status threads_measure(const struct threads_options *o, struct threads_repo
     for (uint32_t i = 0; i < rounds && !s; i++) {
         if (o->wait_seconds > 0)
             idle_wait(o->wait_seconds);
-        take(&run, out, i, per_us, false, parks);
+        take(&run, out, i, per_us, false, parks, members);
         if (!neighbour_start(&neighbour)) {
             s = weir_fail(err, WEIR_NO_MEMORY, "neighbour", "cannot start a thread on core %u",
                           neighbour.core);
             break;
         }
-        take(&run, out, i, per_us, true, parks);
+        take(&run, out, i, per_us, true, parks, members);
         neighbour_stop(&neighbour);
     }
     out->after = idle_probe(o->seconds);
@@ -294,6 +292,7 @@ weir_status threads_measure(const struct threads_options *o, struct threads_repo
         for (int way = 0; way < THREADS_WAYS; way++) {
             sum_pair(&out->steps[i][way], rounds);
             out->parks[i][way] = median(parks[i][way], rounds);
+            out->members[i][way] = median(members[i][way], rounds);
         }
     team_close(team);
     free(lines);
@@ -321,6 +320,7 @@ json_t *threads_json(const struct threads_report *r) {
                 pair, "kept",
                 json_real(p->quiet_median > 0 ? p->busy_median / p->quiet_median : 0));
             json_object_set_new(pair, "sleeps_per_step", json_real(r->parks[i][way]));
+            json_object_set_new(pair, "members_busy", json_real(r->members[i][way]));
             json_object_set_new(o, threads_way_name((enum threads_way)way), pair);
         }
         json_array_append_new(items, o);

@@ -12,8 +12,8 @@
 enum threads_way {
     THREADS_CLAIMED, /* the team's barrier; units claimed as members come to them */
     THREADS_FIXED,   /* the team's barrier; an equal share each */
-    THREADS_POLLING, /* an equal share each, and a barrier that polls and never sleeps: for
-                        comparison, nothing in an engine waits like this */
+    THREADS_POLLING, /* an equal share each, and a barrier that polls and never sleeps, always all
+                        of them: for comparison, nothing in an engine waits like this */
     THREADS_WAYS
 };
 enum { THREADS_ITEMS = 3, THREADS_ROUNDS = 9 };
@@ -38,7 +38,8 @@ struct threads_report {
     double wake_us; /* from team_run to the last member's first instruction, all asleep before */
     double item_us[THREADS_ITEMS]; /* what a member computes between two barriers */
     struct threads_pair steps[THREADS_ITEMS][THREADS_WAYS]; /* steps a second */
-    double parks[THREADS_ITEMS][THREADS_WAYS]; /* sleeps per step and member, alone; median */
+    double parks[THREADS_ITEMS][THREADS_WAYS];   /* sleeps per step and member, alone; median */
+    double members[THREADS_ITEMS][THREADS_WAYS]; /* that took part, beside the neighbour; median */
     struct idle_share before, after;
 };
 

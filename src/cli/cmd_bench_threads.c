@@ -61,14 +61,14 @@ static void print_report(const struct threads_report *r) {
     for (int k = 0; k < 2; k++)
         printf("  %-26s %12.2f %12.2f\n", k ? "polling without end" : "team",
                r->barrier_us[k].quiet_median, r->barrier_us[k].busy_median);
-    printf("\n%-28s %12s %12s %9s %13s\n", "steps a second", "alone", "neighbour", "kept",
-           "sleeps/step");
+    printf("\n%-28s %12s %12s %9s %9s %13s\n", "steps a second", "alone", "neighbour", "kept",
+           "members", "sleeps/step");
     for (int i = 0; i < THREADS_ITEMS; i++)
         for (int way = 0; way < THREADS_WAYS; way++) {
             const struct threads_pair *p = &r->steps[i][way];
-            printf("  %4.0f us of work, %-10s %12.0f %12.0f %8.1f%% %13.4f\n", r->item_us[i],
+            printf("  %4.0f us of work, %-10s %12.0f %12.0f %8.1f%% %9.2f %13.4f\n", r->item_us[i],
                    threads_way_name((enum threads_way)way), p->quiet_median, p->busy_median,
-                   100 * p->busy_median / p->quiet_median, r->parks[i][way]);
+                   100 * p->busy_median / p->quiet_median, r->members[i][way], r->parks[i][way]);
         }
     if (!idle_is_quiet(&r->before) || !idle_is_quiet(&r->after))
         fprintf(stderr,
@@ -101,18 +101,22 @@ static const struct command_section bench_threads_sections[] = {
      "Work comes in steps as an engine's does: each member computes for 20, 100 or 1000 "
      "microseconds (at full speed), then all meet. \"claimed\" shares a step out as members come "
      "to its parts, \"fixed\" gives each an equal share, both with the team's own barrier, which "
-     "polls for a moment and then sleeps. \"polling\" has equal shares and a barrier that polls "
-     "without end; it is there for comparison and used nowhere else.\n\n"
-     "\"kept\" is the speed beside the neighbour over the speed alone. With N members on N cores "
-     "the neighbour takes half of one, so that (N - 0.5) / N is the most that can be kept. "
-     "\"sleeps/step\" counts how often a member went to sleep in a step, alone: near zero, or the "
-     "steps are paced by the kernel's waking and not by their work."},
+     "polls for a moment and then sleeps, and with fewer members while a core is taken. "
+     "\"polling\" has equal shares, all members and a barrier that polls without end; it is there "
+     "for comparison and used nowhere else.\n\n"
+     "\"kept\" is the speed beside the neighbour over the speed alone, \"members\" how many took "
+     "part there on average. With N members on N cores the neighbour takes half of one, so that "
+     "(N - 0.5) / N is the most that can be kept; a team that leaves the core to him keeps "
+     "(N - 1) / N and saves the meetings. \"sleeps/step\" counts how often a member went to sleep "
+     "in a step, alone: near zero, or the steps are paced by the kernel's waking and not by their "
+     "work."},
     {"JSON",
      "{\"machine\": as of `weir bench kernels`, \"threads\", \"neighbour_core\", \"wake_us\", "
      "\"barrier_us\": {\"team\": PAIR, \"polling\": PAIR}, \"steps\": [{\"item_us\", \"claimed\": "
      "PAIR, \"fixed\": PAIR, \"polling\": PAIR}], \"quiet\"}. PAIR is {\"quiet\", \"busy\", "
      "\"samples_quiet\", \"samples_busy\"}, medians and samples without and with the neighbour; "
-     "in steps a second below \"steps\", and there with \"kept\" and \"sleeps_per_step\"."},
+     "in steps a second below \"steps\", and there with \"kept\", \"members_busy\" and "
+     "\"sleeps_per_step\"."},
     {"EXAMPLES", "  weir bench threads\n"
                  "  weir bench threads --threads 8 --rounds 9 --json"},
 };

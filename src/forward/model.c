@@ -225,7 +225,7 @@ static void show_taps(const struct step_program *p, uint32_t i) {
 
 static void run_member(void *arg, uint32_t member) {
     struct step_program *p = arg;
-    struct work w = {.index = member, .count = p->threads, .team = p->team};
+    struct work w = {.index = member, .count = team_present(p->team), .team = p->team};
     if (p->scratch) {
         w.scratch = p->scratch + member * p->scratch_bytes;
         w.shared = p->scratch + p->threads * p->scratch_bytes;
@@ -249,7 +249,7 @@ void program_run(struct step_program *p, struct team *team, const struct batch *
                 b->n_logits <= p->limits.logits);
     p->team = team;
     p->batch = b;
-    team_run(team, run_member, p);
+    team_run_present(team, run_member, p);
     p->failed = p->source && !p->source->settle(p->source->self, &p->failure);
 }
 

@@ -122,11 +122,68 @@ static void members_that_share_a_core_do_not_poll_for_each_other(void **state) {
     team_close(c.team);
 }
 
+struct crew {
+    struct team *team;
+    cpu_set_t set;
+    uint32_t seen[4];        /* how often each member came */
+    uint64_t units, present; /* of the last run */
+};
+
+static void work_a_while(void *arg, uint32_t member) {
+    struct crew *c = arg;
+    sched_setaffinity(0, sizeof c->set, &c->set);
+    c->seen[member]++;
+    for (int i = 0; i < 20; i++) {
+        uint32_t visited = 0, from, to, got = 0;
+        while (team_claim(c->team, member, 50, &visited, &from, &to))
+            got += to - from;
+        __atomic_fetch_add(&c->units, got, __ATOMIC_RELAXED);
+        for (double end = clock_seconds() + 20e-6; clock_seconds() < end;) {
+        }
+        team_barrier(c->team, member);
+    }
+    if (member == 0)
+        c->present = team_present(c->team);
+}
+
+/* Three members on one core take turns at every meeting. The team shrinks to one, tries more now
+ * and then, and whoever takes part, all of the work is done. */
+static void a_team_without_cores_becomes_smaller_and_tries_to_grow(void **state) {
+    struct crew c = {.team = team_open(3)};
+    assert_non_null(c.team);
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int core = 0;
+    while (!CPU_ISSET(core, &all))
+        core++;
+    CPU_SET(core, &c.set);
+    uint32_t runs = 0, alone = 0, grown = 0;
+    uint64_t before = 3;
+    for (double end = clock_seconds() + 30; clock_seconds() < end && (alone < 50 || !grown);) {
+        c.units = 0;
+        team_run_present(c.team, work_a_while, &c);
+        assert_int_equal(c.units, 20 * 50);
+        assert_int_equal(c.seen[0], ++runs);
+        alone += c.present == 1;
+        grown += c.present > before;
+        before = c.present;
+    }
+    assert_true(alone >= 50 && grown > 0);
+    assert_true(c.seen[2] <= c.seen[1] && c.seen[1] < c.seen[0]);
+    c.units = 0;
+    team_run(c.team, work_a_while, &c); /* team_run asks nobody */
+    assert_int_equal(c.units, 20 * 50);
+    assert_int_equal(c.present, 3);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    team_close(c.team);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_barrier_makes_every_members_writes_visible),
         cmocka_unit_test(one_late_member_does_not_make_every_later_barrier_sleep),
         cmocka_unit_test(members_that_share_a_core_do_not_poll_for_each_other),
+        cmocka_unit_test(a_team_without_cores_becomes_smaller_and_tries_to_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
