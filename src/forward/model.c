@@ -249,7 +249,10 @@ void program_run(struct step_program *p, struct team *team, const struct batch *
                 b->n_logits <= p->limits.logits);
     p->team = team;
     p->batch = b;
-    team_run_present(team, run_member, p);
+    if (p->source) /* it counts the members that come and go */
+        team_run(team, run_member, p);
+    else
+        team_run_present(team, run_member, p);
     p->failed = p->source && !p->source->settle(p->source->self, &p->failure);
 }
 
