@@ -40,11 +40,26 @@ typedef struct weir_request weir_request;
 
 enum weir_compute { WEIR_COMPUTE_FAST, WEIR_COMPUTE_EXACT, WEIR_COMPUTE_NULL };
 enum weir_kv_dtype { WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8 };
+/* How activations enter a product with a weight, on fast columns. */
+enum weir_activation_dtype {
+    WEIR_ACTIVATION_AUTO, /* the fastest that keeps the logits within the bf16 bound */
+    WEIR_ACTIVATION_F32,
+    WEIR_ACTIVATION_BF16,
+    WEIR_ACTIVATION_INT8 /* where the weight is MXFP4 or int8, in groups of 32; else bf16 */
+};
+/* What BF16 matrices other than router and head become when they are loaded, on fast columns. */
+enum weir_dense_dtype {
+    WEIR_DENSE_BF16, /* as they are */
+    WEIR_DENSE_INT8, /* 8 bits and a scale for each 128 values of a row */
+    WEIR_DENSE_FP8   /* E4M3 and such a scale */
+};
 enum weir_policy { WEIR_FCFS, WEIR_PRIORITY };
 
 /* How to run a checkpoint. Start from weir_options_default(); 0 means 'choose'. */
 typedef struct weir_options {
     enum weir_compute compute;
+    enum weir_activation_dtype activation_dtype;
+    enum weir_dense_dtype dense_dtype;
     enum weir_kv_dtype kv_dtype;
     enum weir_policy policy;
     uint32_t threads;                /* 0: one per core this process may use */

@@ -7,9 +7,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
-enum cpu_level cpu_best(void) {
+#if defined(__x86_64__)
+/* Linux gives the tiles' state (8 KiB a thread) only to who asks; once, for the whole process. */
+static bool may_use_tiles(void) {
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+
+/* What compilers of some age do not name: CPUID leaf 7, sub-leaf 0, EDX bits 22 (AMX-BF16), 24
+ * (AMX-TILE) and 25 (AMX-INT8). */
+static bool has_tiles(void) {
+    unsigned a, b, c, d;
+    const unsigned all = 1u << 22 | 1u << 24 | 1u << 25;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all;
+}
+#endif
+
+static enum cpu_level find_best(void) {
     enum cpu_level best = CPU_PORTABLE;
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -19,7 +39,21 @@ enum cpu_level cpu_best(void) {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq"))
         best = CPU_AVX512;
+    if (best == CPU_AVX512 && __builtin_cpu_supports("avx512bf16") &&
+        __builtin_cpu_supports("avx512vnni"))
+        best = CPU_AVX512_DOTS;
+    if (best == CPU_AVX512_DOTS && has_tiles() && may_use_tiles())
+        best = CPU_AMX;
 #endif
+    return best;
+}
+
+enum cpu_level cpu_best(void) {
+    static _Atomic int known = -1; /* finding it twice at once does no harm */
+    int level = known;
+    if (level < 0)
+        known = level = (int)find_best();
+    enum cpu_level best = (enum cpu_level)level;
     const char *wish = getenv("WEIR_CPU");
     for (enum cpu_level l = CPU_PORTABLE; wish && l < best; l++)
         if (strcmp(wish, cpu_level_name(l)) == 0)
@@ -32,6 +66,9 @@ const char *cpu_level_name(enum cpu_level level) {
     case CPU_PORTABLE: return "portable";
     case CPU_AVX2: return "avx2";
     case CPU_AVX512: return "avx512";
+    case CPU_AVX512_DOTS: return "avx512dots";
+    case CPU_AMX: return "amx";
+    case CPU_LEVELS: break;
     }
     return "?";
 }

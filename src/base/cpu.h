@@ -5,14 +5,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Each includes the ones before it. */
 enum cpu_level {
     CPU_PORTABLE,
-    CPU_AVX2,
-    CPU_AVX512
-}; /* AVX2 means AVX2+FMA+F16C; AVX512 means F, BW, VL, DQ */
+    CPU_AVX2,        /* AVX2, FMA and F16C */
+    CPU_AVX512,      /* F, BW, VL, DQ */
+    CPU_AVX512_DOTS, /* dot products: AVX512_BF16 and VNNI */
+    CPU_AMX, /* matrix tiles of BF16 and INT8, where the kernel lets this process use them */
+    CPU_LEVELS
+};
 
-/* The widest level that processor and kernel support, lowered by WEIR_CPU=portable|avx2|avx512
- * (tests use it). */
+/* The widest level that processor and kernel support, lowered by
+ * WEIR_CPU=portable|avx2|avx512|avx512dots (tests use it). The first call asks for the tiles. */
 enum cpu_level cpu_best(void);
 const char *cpu_level_name(enum cpu_level level);
 /* Cores this process may run on (affinity mask), at least 1. */

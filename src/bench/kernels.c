@@ -88,14 +88,18 @@ static struct roof roof_mean(const struct roof *a, const struct roof *b) {
 
 /* ------------------------------------------------------------------------------------ columns */
 
+enum { COLUMNS = 1 + CPU_COLUMNS };
+
 static const struct column *column_at(int i) {
-    return i == 0 ? &column_ref : column_cpu(CPU_PORTABLE + (enum cpu_level)(i - 1));
+    const struct column *fast[CPU_COLUMNS];
+    if (i == 0)
+        return &column_ref;
+    return (uint32_t)i <= column_list(fast) ? fast[i - 1] : NULL;
 }
-enum { COLUMNS = 2 + CPU_AVX512 };
 
 const struct column *kernels_column(const char *name) {
     if (!strcmp(name, "fastest"))
-        return column_fast();
+        return column_fast(ACTIVATION_DEFAULT);
     for (int i = 0; i < COLUMNS; i++)
         if (column_at(i) && !strcmp(column_at(i)->name, name))
             return column_at(i);
@@ -179,7 +183,7 @@ static void finish_timing(struct kernel_timing *t, const struct kernel_cost *k) 
 static void time_case(struct bench *b, const struct column *base) {
     struct kernel_row *r = b->row;
     const struct kernel_cost *k = &b->w->cost;
-    enum kernel_arithmetic a = kernel_arithmetic_of(b->o->column->name);
+    enum arithmetic a = r->arithmetic = kernel_arithmetic(&r->c, b->o->column);
     unsigned needs = roof_needs(k, a);
     double first = once(b, b->o->column), again = once(b, b->o->column);
     double one = first < again ? first : again;
@@ -233,7 +237,7 @@ static weir_status measure(struct bench *b, weir_error *err) {
     if (b->o->wait_seconds > 0)
         idle_wait(b->o->wait_seconds);
     struct idle_mark from = idle_mark();
-    r->bound = kernel_limit(&r->c, kernel_arithmetic_of(c->name));
+    r->bound = kernel_limit(&r->c, c->activation);
     weir_status s = kernel_check(b->w, c, b->team, b->effort.check_budget, &r->error, err);
     if (s)
         return s;

@@ -39,6 +39,7 @@ struct kernel_row {
     struct kernel_case c;
     char shape[96];
     struct kernel_cost cost;
+    enum arithmetic arithmetic;              /* whose peak may bind */
     double bytes;                            /* of the working set */
     uint32_t copies, calls;                  /* distinct copies; calls of one sample */
     struct kernel_timing main, base;         /* base.variant NULL: none */
@@ -71,7 +72,8 @@ struct kernel_report {
 weir_status kernels_run(const struct kernel_options *o, struct kernel_report *out, weir_error *err);
 void kernels_free(struct kernel_report *r);
 
-/* A column by name: "exact", the instruction sets, "fastest" for the best one. NULL: not here. */
+/* A column by name: "exact", an instruction set with the activations it takes ("avx2",
+ * "avx512dots-bf16"), "fastest" for what an engine would take. NULL: not here. */
 const struct column *kernels_column(const char *name);
 /* The names of what is here, "exact, portable, avx2". */
 const char *kernels_columns(char *buf, size_t cap);

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "bench/kernels_fill.h"
 #include "ops/kv.h"
+#include "ops/pack.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static float *vector_of(struct builder *b, size_t n, int exponent) {
     return take_filled(b, n * sizeof(float), FILL_F32, exponent);
 }
 
-/* A weight as loading leaves it. A layout of a column's own (`packed`) would be made here. */
+/* A weight as it stands in a checkpoint. */
 static struct weight weight_of(struct builder *b, enum dtype t, uint32_t rows, uint32_t cols) {
     struct weight w = {.dtype = t, .rows = rows, .cols = cols};
     size_t n = (size_t)rows * cols;
@@ -66,6 +67,33 @@ static struct weight weight_of(struct builder *b, enum dtype t, uint32_t rows, u
         w.scale = take_filled(b, n / 32, FILL_SCALES, e - 2); /* codes are 2.6 on average */
         break;
     }
+    return w;
+}
+
+struct packing_job {
+    const struct weight *w;
+    void *to;
+    uint32_t members;
+};
+static void pack_member(void *arg, uint32_t member) {
+    struct packing_job *j = arg;
+    pack_weight(j->w, j->w->packing, j->to, (struct work){.index = member, .count = j->members});
+}
+
+/* A weight of a product as loading leaves it: in the layout of the fast columns, which is the same
+ * for all of them, beside the stored form that the exact one reads. */
+static struct weight product_weight(struct builder *b, uint32_t rows, uint32_t cols) {
+    const struct kernel_case *c = &b->w->c;
+    struct weight w = weight_of(b, c->dtype, rows, cols);
+    w.packing = column_fast(ACTIVATION_DEFAULT)->packing(&w, c->dense);
+    if (w.packing == PACK_NONE)
+        return w;
+    void *to = take(b, pack_bytes(&w, w.packing));
+    if (to) {
+        struct packing_job j = {&w, to, team_threads(b->team)};
+        team_run(b->team, pack_member, &j);
+    }
+    w.packed = to;
     return w;
 }
 
@@ -115,11 +143,11 @@ static void set_sequences(struct builder *b, uint32_t n, uint32_t rows, uint32_t
 static void build_linear(struct builder *b) {
     const struct kernel_case *c = &b->w->c;
     set_sequences(b, 1, c->n, c->n);
-    uint32_t n = copies_for(b, kernel_matrix_bytes(c->dtype, c->out, c->in));
+    uint32_t n = copies_for(b, b->w->cost.read_bytes);
     struct op *op = take_ops(b, n, OP_LINEAR);
     struct tensor x = tensor_of(b, c->n, c->in), y = tensor_of(b, c->n, c->out);
     for (uint32_t i = 0; i < n; i++) {
-        struct weight w = weight_of(b, c->dtype, c->out, c->in);
+        struct weight w = product_weight(b, c->out, c->in);
         if (!op)
             continue;
         op[i].u.linear.n_parts = 1;
@@ -161,7 +189,7 @@ static void build_experts(struct builder *b) {
                            take(b, c->count * sizeof(struct weight))};
     for (uint32_t e = 0; e < c->count; e++)
         for (int k = 0; k < (up ? 2 : 1); k++) {
-            struct weight one = weight_of(b, c->dtype, c->out, c->in);
+            struct weight one = product_weight(b, c->out, c->in);
             if (op)
                 w[k][e] = one;
         }

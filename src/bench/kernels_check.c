@@ -92,6 +92,7 @@ static struct weight weight_rows(struct weight w, size_t row, uint32_t rows) {
     if (w.scale)
         w.scale += row * (w.cols / 32);
     w.packed = NULL; /* the exact column reads weights as stored */
+    w.packing = PACK_NONE;
     w.rows = rows;
     return w;
 }

@@ -26,10 +26,12 @@ static json_t *rate(double x) {
 }
 
 static json_t *roof_json(const struct roof *r) {
-    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "read_gbps", rate(r->read), "modify_gbps",
-                     rate(r->modify), "copy_gbps", rate(r->copy), "cache_gbps", rate(r->cache),
-                     "f32_gflops", rate(r->peak[ARITHMETIC_F32]), "bf16_gflops",
-                     rate(r->peak[ARITHMETIC_BF16]), "int8_gflops", rate(r->peak[ARITHMETIC_INT8]));
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "read_gbps", rate(r->read),
+                     "modify_gbps", rate(r->modify), "copy_gbps", rate(r->copy), "cache_gbps",
+                     rate(r->cache), "f32_gflops", rate(r->peak[ARITHMETIC_F32]), "bf16_gflops",
+                     rate(r->peak[ARITHMETIC_BF16]), "int8_gflops", rate(r->peak[ARITHMETIC_INT8]),
+                     "amx_bf16_gflops", rate(r->peak[ARITHMETIC_AMX_BF16]), "amx_int8_gflops",
+                     rate(r->peak[ARITHMETIC_AMX_INT8]));
 }
 
 static json_t *idle_json(const struct idle_share *s) {
@@ -64,10 +66,9 @@ static json_t *row_json(const struct kernel_row *r) {
     json_t *o = json_object();
     set(o, "name", json_string(r->c.name));
     set(o, "shape", json_string(r->shape));
-    set(o, "dtype", json_string(kernel_dtype_name(r->c.dtype)));
+    set(o, "dtype", json_string(kernel_format(&r->c)));
     set(o, "rows", json_integer(r->c.n));
-    set(o, "arithmetic",
-        json_string(kernel_arithmetic_name(kernel_arithmetic_of(r->main.variant))));
+    set(o, "arithmetic", json_string(arithmetic_name(r->arithmetic)));
     if (r->skipped[0]) {
         set(o, "variant", json_string(r->main.variant));
         set(o, "skipped", json_string(r->skipped));

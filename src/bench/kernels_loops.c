@@ -5,6 +5,8 @@
  * flows into something volatile in the caller. */
 #include "bench/kernels_loops.h"
 
+#include "base/cpu.h"
+
 #include <string.h>
 
 /* Ahead of a read or update: nothing, half a page, a page, two pages. */
@@ -178,7 +180,41 @@ static double peak_int8(uint64_t rounds) {
     return flops;
 }
 
-static double peak_special(enum kernel_arithmetic a, uint64_t rounds) {
+/* Tiles: four sums of 16x16 from two left and two right sides, as a product has them. */
+struct tile_setup {
+    uint8_t palette, start, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+#define TILES(I)                                                                                   \
+    __asm__ volatile(                                                                              \
+        "ldtilecfg %1\n\t"                                                                         \
+        "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"             \
+        "tilezero %%tmm4\n\ttilezero %%tmm5\n\ttilezero %%tmm6\n\ttilezero %%tmm7\n"               \
+        "1:\n\t" I " %%tmm6, %%tmm4, %%tmm0\n\t" I " %%tmm7, %%tmm4, %%tmm1\n\t" I                 \
+        " %%tmm6, %%tmm5, %%tmm2\n\t" I " %%tmm7, %%tmm5, %%tmm3\n\t"                              \
+        "dec %0\n\tjnz 1b\n\ttilerelease"                                                          \
+        : "+r"(rounds)                                                                             \
+        : "m"(setup)                                                                               \
+        : "cc", "memory")
+
+static double peak_tiles(enum arithmetic a, uint64_t rounds) {
+    struct tile_setup setup = {.palette = 1};
+    double steps = (double)rounds * 4;
+    for (int i = 0; i < 8; i++) {
+        setup.row_bytes[i] = 64;
+        setup.rows[i] = 16;
+    }
+    if (a == ARITHMETIC_AMX_BF16)
+        TILES("tdpbf16ps");
+    else
+        TILES("tdpbssd");
+    return steps * 16 * 16 * (a == ARITHMETIC_AMX_BF16 ? 64 : 128);
+}
+
+static double peak_special(enum arithmetic a, uint64_t rounds) {
+    if (a == ARITHMETIC_AMX_BF16 || a == ARITHMETIC_AMX_INT8)
+        return cpu_best() >= CPU_AMX ? peak_tiles(a, rounds) : 0;
     if (a == ARITHMETIC_BF16 && wide() && __builtin_cpu_supports("avx512bf16"))
         return peak_bf16(rounds);
     if (a == ARITHMETIC_INT8 && wide() && __builtin_cpu_supports("avx512vnni"))
@@ -264,7 +300,7 @@ void loop_copy(float *to, const float *from, size_t bytes, int form) {
     memcpy(to, from, bytes);
 }
 
-double loop_peak(enum kernel_arithmetic a, uint64_t rounds, int form) {
+double loop_peak(enum arithmetic a, uint64_t rounds, int form) {
 #if defined(__x86_64__)
     if (a != ARITHMETIC_F32)
         return form == 0 ? peak_special(a, rounds) : 0;

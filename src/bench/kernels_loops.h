@@ -14,6 +14,6 @@ void loop_modify(float *x, size_t bytes, int form);
 void loop_copy(float *to, const float *from, size_t bytes, int form);
 /* Runs `rounds` rounds of independent multiply-adds and returns how many operations (two each)
  * they were; 0: this processor or form has none. */
-double loop_peak(enum kernel_arithmetic a, uint64_t rounds, int form);
+double loop_peak(enum arithmetic a, uint64_t rounds, int form);
 
 #endif

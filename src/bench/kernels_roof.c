@@ -21,7 +21,7 @@ struct roof_meter {
     uint64_t rounds;
     /* of the measurement in progress */
     int now;
-    enum kernel_arithmetic arithmetic;
+    enum arithmetic arithmetic;
     double *work; /* [threads] what each member did */
     uint64_t start, end;
     volatile float kept;
@@ -73,7 +73,7 @@ static void run_member(void *arg, uint32_t member) {
 }
 
 /* Billions of bytes or operations a second. */
-static double rate(struct roof_meter *m, int what, enum kernel_arithmetic a) {
+static double rate(struct roof_meter *m, int what, enum arithmetic a) {
     m->now = what;
     m->arithmetic = a;
     team_run(m->team, run_member, m);
@@ -147,7 +147,7 @@ void roof_take(struct roof_meter *m, unsigned what, struct roof *out) {
         out->copy = rate(m, RUN_COPY, ARITHMETIC_F32);
     if (what & ROOF_CACHE)
         out->cache = rate(m, RUN_CACHE, ARITHMETIC_F32);
-    for (enum kernel_arithmetic a = ARITHMETIC_F32; a < ARITHMETICS; a++)
+    for (enum arithmetic a = ARITHMETIC_F32; a < ARITHMETICS; a++)
         if (what & (unsigned)ROOF_PEAK << a)
             for (int i = 0; i < 3; i++) { /* short, so that one may pass undisturbed */
                 double r = rate(m, RUN_PEAK, a);
@@ -169,11 +169,11 @@ size_t roof_bytes(const struct roof_meter *m) {
     return m->each * team_threads(m->team);
 }
 
-bool roof_has(enum kernel_arithmetic a) {
+bool roof_has(enum arithmetic a) {
     return a == ARITHMETIC_F32 || loop_peak(a, 1, 0) > 0;
 }
 
-unsigned roof_needs(const struct kernel_cost *k, enum kernel_arithmetic a) {
+unsigned roof_needs(const struct kernel_cost *k, enum arithmetic a) {
     unsigned needs = (unsigned)ROOF_PEAK << (roof_has(a) ? a : ARITHMETIC_F32);
     if (k->read_bytes > 0)
         needs |= ROOF_READ;
@@ -186,7 +186,7 @@ unsigned roof_needs(const struct kernel_cost *k, enum kernel_arithmetic a) {
     return needs;
 }
 
-double roof_seconds(const struct roof *r, const struct kernel_cost *k, enum kernel_arithmetic a,
+double roof_seconds(const struct roof *r, const struct kernel_cost *k, enum arithmetic a,
                     const char **limit) {
     double part[3] = {r->read > 0 ? k->read_bytes / (r->read * 1e9) : 0,
                       r->modify > 0 ? 2 * k->modify_bytes / (r->modify * 1e9) : 0,
@@ -204,6 +204,6 @@ double roof_seconds(const struct roof *r, const struct kernel_cost *k, enum kern
     double peak = roof_has(a) ? r->peak[a] : r->peak[ARITHMETIC_F32];
     double arithmetic = peak > 0 ? k->flops / (peak * 1e9) : 0;
     if (arithmetic > memory)
-        *limit = kernel_arithmetic_name(a);
+        *limit = arithmetic_name(a);
     return arithmetic > memory ? arithmetic : memory;
 }

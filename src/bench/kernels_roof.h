@@ -36,13 +36,13 @@ void roof_take(struct roof_meter *m, unsigned what, struct roof *out);
 double roof_barrier_us(struct roof_meter *m);
 size_t roof_bytes(const struct roof_meter *m);
 /* Does the processor have dot products of this arithmetic? Without them its peak is that of f32. */
-bool roof_has(enum kernel_arithmetic a);
+bool roof_has(enum arithmetic a);
 
 /* The least time of `k` under this roof in seconds, and what binds it: "read", "modify", "copy",
  * "cache" or the name of the arithmetic. */
-double roof_seconds(const struct roof *r, const struct kernel_cost *k, enum kernel_arithmetic a,
+double roof_seconds(const struct roof *r, const struct kernel_cost *k, enum arithmetic a,
                     const char **limit);
 /* What of the roof a case needs to know. */
-unsigned roof_needs(const struct kernel_cost *k, enum kernel_arithmetic a);
+unsigned roof_needs(const struct kernel_cost *k, enum arithmetic a);
 
 #endif

@@ -5,6 +5,7 @@
 #include "bench/kernels_table.h"
 
 #include "ops/kv.h"
+#include "ops/pack.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +28,11 @@ enum {
     {                                                                                              \
         .name = NAME, .family = KERNEL_LINEAR, .dtype = TYPE, .n = N, .out = OUT, .in = IN,        \
         .bound = BOUND_DOT                                                                         \
+    }
+#define QUANTISED(NAME, OUT, IN, FORM, N)                                                          \
+    {                                                                                              \
+        .name = NAME, .family = KERNEL_LINEAR, .dtype = DTYPE_BF16, .dense = FORM, .n = N,         \
+        .out = OUT, .in = IN, .bound = BOUND_DOT                                                   \
     }
 #define UP(N)                                                                                      \
     {                                                                                              \
@@ -99,6 +105,12 @@ static const struct kernel_case table[] = {
     LINEAR("trunk_out", HIDDEN, 12288, DTYPE_BF16, 8),
     LINEAR("trunk_out", HIDDEN, 12288, DTYPE_BF16, 128),
     LINEAR("trunk_out", HIDDEN, 12288, DTYPE_BF16, 512),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_INT8, 1),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_INT8, 8),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_INT8, 128),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_FP8, 1),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_FP8, 8),
+    QUANTISED("trunk_in", 12288, HIDDEN, DENSE_FP8, 128),
     LINEAR("q_b", HEADS *(DIM + DIM / 2), 1536, DTYPE_BF16, 1),
     LINEAR("q_b", HEADS *(DIM + DIM / 2), 1536, DTYPE_BF16, 128),
     LINEAR("kv_b", HEADS * 2 * DIM, 512, DTYPE_BF16, 1),
@@ -245,8 +257,10 @@ const char *kernel_shape(const struct kernel_case *c, char *buf, size_t cap) {
     return buf;
 }
 
-const char *kernel_dtype_name(enum dtype t) {
-    switch (t) {
+const char *kernel_format(const struct kernel_case *c) {
+    if (c->dense != DENSE_BF16)
+        return c->dense == DENSE_INT8 ? "int8" : "fp8";
+    switch (c->dtype) {
     case DTYPE_F32: return "f32";
     case DTYPE_BF16: return "bf16";
     case DTYPE_U8: return "u8";
@@ -261,7 +275,7 @@ bool kernel_selected(const struct kernel_case *c, const char *filter) {
         return true;
     char shape[96], whole[160];
     snprintf(whole, sizeof whole, "%s %s %s", c->name, kernel_shape(c, shape, sizeof shape),
-             kernel_dtype_name(c->dtype));
+             kernel_format(c));
     for (const char *at = filter; *at;) {
         size_t len = strcspn(at, ",");
         for (const char *w = whole; len && *w; w++)
@@ -274,20 +288,41 @@ bool kernel_selected(const struct kernel_case *c, const char *filter) {
 
 /* ------------------------------------------------------------------------------------- bounds */
 
-enum kernel_arithmetic kernel_arithmetic_of(const char *column) {
-    size_t n = strlen(column);
-    if (n >= 4 && !strcmp(column + n - 4, "bf16"))
-        return ARITHMETIC_BF16;
-    if (n >= 4 && !strcmp(column + n - 4, "int8"))
-        return ARITHMETIC_INT8;
-    return ARITHMETIC_F32;
+static bool is_product(const struct kernel_case *c) {
+    return c->family == KERNEL_LINEAR || c->family == KERNEL_EXPERTS_UP ||
+           c->family == KERNEL_EXPERTS_DOWN;
 }
 
-const char *kernel_arithmetic_name(enum kernel_arithmetic a) {
+/* How activations meet the weights of a case. */
+static enum activation activation_of(const struct kernel_case *c, enum activation a) {
+    if (!is_product(c) || c->dtype == DTYPE_F32)
+        return ACTIVATION_F32;
+    bool bytes = c->dtype == DTYPE_MXFP4 || c->dense == DENSE_INT8;
+    return a == ACTIVATION_INT8 && !bytes ? ACTIVATION_BF16 : a;
+}
+
+enum arithmetic kernel_arithmetic(const struct kernel_case *c, const struct column *column) {
+    switch (activation_of(c, column->activation)) {
+    case ACTIVATION_F32: return ARITHMETIC_F32;
+    case ACTIVATION_BF16:
+        if (c->dense == DENSE_INT8) /* there is no short way from INT8 weights to BF16 */
+            return ARITHMETIC_F32;
+        return column->arithmetic == ARITHMETIC_INT8       ? ARITHMETIC_BF16
+               : column->arithmetic == ARITHMETIC_AMX_INT8 ? ARITHMETIC_AMX_BF16
+                                                           : column->arithmetic;
+    case ACTIVATION_INT8:
+    case ACTIVATIONS: break;
+    }
+    return column->arithmetic;
+}
+
+const char *arithmetic_name(enum arithmetic a) {
     switch (a) {
     case ARITHMETIC_F32: return "f32";
     case ARITHMETIC_BF16: return "bf16";
     case ARITHMETIC_INT8: return "int8";
+    case ARITHMETIC_AMX_BF16: return "amx bf16";
+    case ARITHMETIC_AMX_INT8: return "amx int8";
     case ARITHMETICS: break;
     }
     return "?";
@@ -295,7 +330,7 @@ const char *kernel_arithmetic_name(enum kernel_arithmetic a) {
 
 /* Largest errors stand at about six times the rms of a dot product over the number of results that
  * are looked at; bounds leave as much again. */
-static const struct kernel_limit limits[BOUNDS][ARITHMETICS] = {
+static const struct kernel_limit limits[BOUNDS][ACTIVATIONS] = {
     [BOUND_COPY] = {{1e-7, 1e-6, "values pass through unchanged, or are rounded as the exact ones"},
                     {3e-3, 8e-3, "one rounding to bf16"},
                     {3e-3, 8e-3, "history and embeddings have no int8 form: as bf16"}},
@@ -323,9 +358,20 @@ static const struct kernel_limit limits[BOUNDS][ARITHMETICS] = {
                           {1.2e-2, 1.2e-1, "the same with int8 operands"}},
 };
 
-struct kernel_limit kernel_limit(const struct kernel_case *c, enum kernel_arithmetic a) {
+/* Weights quantised at load, beside which everything else is small: INT8 has steps of 1/127 of the
+ * largest of 128, rounded to within half of one; E4M3 keeps three bits behind the leading one:
+ * 2^-4 / sqrt 3 at worst. */
+static const struct kernel_limit quantised[] = {
+    [DENSE_INT8] = {1e-2, 6e-2, "weights rounded to 1/127 of their group's largest: 4e-3 to 6e-3"},
+    [DENSE_FP8] = {4e-2, 2.4e-1, "weights rounded to three bits: 2e-2 to 3e-2"},
+};
+
+struct kernel_limit kernel_limit(const struct kernel_case *c, enum activation a) {
+    if (c->dense != DENSE_BF16)
+        return quantised[c->dense];
+    a = activation_of(c, a);
     struct kernel_limit l = limits[c->bound][a];
-    if (a == ARITHMETIC_F32 && c->history > LONG) {
+    if (a == ACTIVATION_F32 && c->history > LONG) {
         double grown = sqrt((double)c->history / LONG);
         l.rms *= grown;
         l.largest *= grown;
@@ -344,6 +390,13 @@ double kernel_matrix_bytes(enum dtype t, double rows, double cols) {
     case DTYPE_MXFP4: return rows * cols / 2 + rows * cols / 32;
     }
     return 0;
+}
+
+/* One byte and a share of a group's f32 scale, where weights are quantised at load. */
+static double weight_bytes(const struct kernel_case *c, double rows, double cols) {
+    if (c->dense != DENSE_BF16)
+        return rows * cols * (1 + 4.0 / PACK_GROUP);
+    return kernel_matrix_bytes(c->dtype, rows, cols);
 }
 
 /* Activations: `in` floats read and `out` written per row, of n rows. */
@@ -393,7 +446,7 @@ struct kernel_cost kernel_cost(const struct kernel_case *c, uint32_t experts) {
     double n = c->n, out = c->out, in = c->in, pairs = n * c->top_k;
     switch (c->family) {
     case KERNEL_LINEAR:
-        k.read_bytes = kernel_matrix_bytes(c->dtype, out, in);
+        k.read_bytes = weight_bytes(c, out, in);
         k.flops = 2 * n * out * in;
         activations(&k, n, in, out);
         break;

@@ -25,9 +25,6 @@ enum kernel_family {
     KERNEL_EMBED,        /* n rows of `out` values from a table of `count` */
 };
 
-/* The arithmetic of a variant: which peak bounds it, and how exact it can be. */
-enum kernel_arithmetic { ARITHMETIC_F32, ARITHMETIC_BF16, ARITHMETIC_INT8, ARITHMETICS };
-
 /* What separates a right result from the exact one. */
 enum kernel_bound {
     BOUND_COPY,       /* values pass through */
@@ -46,7 +43,8 @@ struct kernel_limit {
 struct kernel_case {
     const char *name;
     enum kernel_family family;
-    enum dtype dtype; /* of weights, or of history */
+    enum dtype dtype;      /* of weights, or of history */
+    enum dense_form dense; /* what BF16 weights are turned into at load */
     uint32_t n;
     uint32_t out, in;
     uint32_t count, top_k;
@@ -63,18 +61,19 @@ const struct kernel_case *kernel_table(size_t *n);
 struct kernel_case kernel_case_small(struct kernel_case c);
 /* "3072x3584 n=8"; returns buf. */
 const char *kernel_shape(const struct kernel_case *c, char *buf, size_t cap);
-const char *kernel_dtype_name(enum dtype t);
+/* Format of weights or history, after quantisation at load. */
+const char *kernel_format(const struct kernel_case *c);
 /* Does the case belong to `filter`: words separated by commas, each a part of "name shape"? NULL:
  * all do. */
 bool kernel_selected(const struct kernel_case *c, const char *filter);
 
-/* The arithmetic that a column's name announces: "...bf16", "...int8", else f32. */
-enum kernel_arithmetic kernel_arithmetic_of(const char *column);
-const char *kernel_arithmetic_name(enum kernel_arithmetic a);
-/* The bound of a case. Sums over a long history in f32 go astray with the root of its length, the
- * exact column's as well: each of the terms that follow is rounded at the size of the sum so far.
- */
-struct kernel_limit kernel_limit(const struct kernel_case *c, enum kernel_arithmetic a);
+const char *arithmetic_name(enum arithmetic a);
+/* What bounds this case in that column: its products' instructions, or f32 for everything else. */
+enum arithmetic kernel_arithmetic(const struct kernel_case *c, const struct column *column);
+/* The bound of a case for these activations. Sums over a long history in f32 go astray with the
+ * root of its length, the exact column's as well: each of the terms that follow is rounded at the
+ * size of the sum so far. Weights that were quantised add their own error. */
+struct kernel_limit kernel_limit(const struct kernel_case *c, enum activation a);
 
 /* What one call must move and compute, whatever the implementation: each weight that is used once,
  * state read and written, activations once where they are too many for the caches. */

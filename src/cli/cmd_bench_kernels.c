@@ -99,13 +99,13 @@ static void print_head(bool baseline) {
 
 static void print_row(const struct kernel_row *r) {
     if (r->skipped[0]) {
-        printf("%-13s %-29s %-5s skipped: %s\n", r->c.name, r->shape, kernel_dtype_name(r->c.dtype),
+        printf("%-13s %-29s %-5s skipped: %s\n", r->c.name, r->shape, kernel_format(&r->c),
                r->skipped);
         return;
     }
     printf("%-13s %-29s %-5s %11.1f %7.1f %8.1f %5.1f%% %-6s %8.1e", r->c.name, r->shape,
-           kernel_dtype_name(r->c.dtype), r->main.us, r->main.gbps, r->main.gflops, 100 * r->share,
-           r->limit, r->error.rms);
+           kernel_format(&r->c), r->main.us, r->main.gbps, r->main.gflops, 100 * r->share, r->limit,
+           r->error.rms);
     if (r->base.variant)
         printf("  %s %.2fx", r->base.variant, r->base.us / r->main.us);
     printf("%s%s\n", r->busy ? "  busy" : "", r->exceeded ? "  WRONG" : "");
@@ -120,7 +120,7 @@ static void print_list(const char *filter) {
     for (size_t i = 0; i < n; i++) {
         if (!kernel_selected(&c[i], filter))
             continue;
-        struct kernel_limit l = kernel_limit(&c[i], ARITHMETIC_F32);
+        struct kernel_limit l = kernel_limit(&c[i], ACTIVATION_F32);
         uint32_t pairs = c[i].n * c[i].top_k;
         struct kernel_cost k = kernel_cost(&c[i], pairs < c[i].count ? pairs : c[i].count);
         if (strcmp(last, l.reason) || l.rms != rms)
@@ -128,7 +128,7 @@ static void print_list(const char *filter) {
         last = l.reason;
         rms = l.rms;
         printf("  %-13s %-29s %-5s reads %9.3f MB, changes %8.3f, writes %8.3f; %12.3f MFLOP%s\n",
-               c[i].name, kernel_shape(&c[i], shape, sizeof shape), kernel_dtype_name(c[i].dtype),
+               c[i].name, kernel_shape(&c[i], shape, sizeof shape), kernel_format(&c[i]),
                k.read_bytes / 1e6, k.modify_bytes / 1e6, k.write_bytes / 1e6, k.flops / 1e6,
                c[i].slow ? "; not with --quick" : "");
     }
@@ -161,10 +161,9 @@ static void print_end(const struct kernel_report *r) {
     printf("\nroof at %u threads: read %.1f, modify %.1f, copy %.1f GB/s of memory; %.0f GB/s of "
            "cache; f32 %.0f",
            r->threads, f->read, f->modify, f->copy, f->cache, f->peak[ARITHMETIC_F32]);
-    if (f->peak[ARITHMETIC_BF16] > 0)
-        printf(", bf16 %.0f", f->peak[ARITHMETIC_BF16]);
-    if (f->peak[ARITHMETIC_INT8] > 0)
-        printf(", int8 %.0f", f->peak[ARITHMETIC_INT8]);
+    for (enum arithmetic i = ARITHMETIC_BF16; i < ARITHMETICS; i++)
+        if (f->peak[i] > 0)
+            printf(", %s %.0f", arithmetic_name(i), f->peak[i]);
     printf(" GFLOP/s; a barrier %.2f us\n", r->barrier_us);
 }
 

@@ -195,10 +195,22 @@ static int run_score(void *record, weir_error *err) {
     if (status)
         return command_exit_status(err);
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+    bool fast = a->engine.compute == ENGINE_COMPUTE_FAST;
+    const struct column *column =
+        column_fast(a->engine.activation_dtype ? (enum activation)(a->engine.activation_dtype - 1)
+                                               : ACTIVATION_DEFAULT);
+    if (fast)
+        status =
+            weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, true, threads, err);
+    if (status) {
+        weights_close(w);
+        return command_exit_status(err);
+    }
     struct score_settings s = {
         .model = &m,
         .weights = w,
-        .fast = a->engine.compute == ENGINE_COMPUTE_FAST,
+        .column = column,
+        .fast = fast,
         .threads = threads,
         /* All logits of a step are kept: 64 MiB of them at most. */
         .rows = a->engine.max_num_batched_tokens ? a->engine.max_num_batched_tokens

@@ -54,6 +54,25 @@ const struct option_spec engine_options[] = {
      .max = 1024,
      .fallback = "0",
      .help = "Threads that compute; 0: one for each core this process may use."},
+    {.name = "activation-dtype",
+     .value = "T",
+     .type = OPTION_CHOICE,
+     .offset = AT(activation_dtype),
+     .choices = "auto|f32|bf16|int8",
+     .fallback = "auto",
+     .help =
+         "How activations enter a product with a weight under --compute fast. int8: in groups "
+         "of 32 where the weight is MXFP4 or int8, bf16 elsewhere. auto: the fastest that keeps "
+         "the logits within the bound of bf16, which is bf16."},
+    {.name = "dense-dtype",
+     .value = "T",
+     .type = OPTION_CHOICE,
+     .offset = AT(dense_dtype),
+     .choices = "bf16|int8|fp8",
+     .fallback = "bf16",
+     .help = "What BF16 matrices but router and head become at load under --compute fast: int8 or "
+             "fp8 (E4M3) halve the bytes that a token reads, at some cost in accuracy "
+             "(docs/performance.md)."},
     {.name = "kv-cache-dtype",
      .value = "T",
      .type = OPTION_CHOICE,

@@ -8,7 +8,7 @@
 
 struct engine_args {
     char *model;
-    int device, compute, kv_dtype, policy;
+    int device, compute, activation_dtype, dense_dtype, kv_dtype, policy;
     uint32_t tensor_parallel, decode_context_parallel;
     bool expert_parallel;
     uint32_t threads, max_model_len, max_num_seqs, max_num_batched_tokens, max_queue,
@@ -25,7 +25,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 26 };
+enum { N_ENGINE_OPTIONS = 28 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

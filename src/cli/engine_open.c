@@ -46,6 +46,8 @@ weir_options engine_args_options(const struct engine_args *a) {
     weir_options o = weir_options_default();
     warn_of_idle_options(a);
     o.compute = compute[a->compute];
+    o.activation_dtype = (enum weir_activation_dtype)a->activation_dtype; /* in the same order */
+    o.dense_dtype = (enum weir_dense_dtype)a->dense_dtype;
     o.kv_dtype = kv[a->kv_dtype];
     o.policy = a->policy == 1 ? WEIR_PRIORITY : WEIR_FCFS;
     if (a->threads)

@@ -18,7 +18,7 @@
 enum { GAP_RMS = 4 };
 static const double RMS_BOUND = 0.2, KL_BOUND = 1.5e-3, TOP1_SHARE = 0.97;
 
-struct activation {
+struct named_values {
     const char *name;
     struct vector_array ref;
     double error, largest;
@@ -42,7 +42,7 @@ struct work_case {
     size_t n, n_greedy;
     double bound;
     struct vector_array logits, logits_last, top_ids, top_logprobs, gen_top_ids, gen_top_logprobs;
-    struct activation *act;
+    struct named_values *act;
     size_t n_act;
     struct routing *route;
     size_t n_route;
@@ -96,7 +96,7 @@ static double log_total(const float *x, size_t n) {
 /* ------------------------------------------------------------------------------------------------
  * what flows between layers */
 
-static void compare_activation(struct work_case *w, struct activation *a, struct tensor t,
+static void compare_activation(struct work_case *w, struct named_values *a, struct tensor t,
                                uint32_t rows) {
     if (t.cols != a->ref.cols || w->row0 + rows > a->ref.rows) {
         a->error = INFINITY;
@@ -164,7 +164,7 @@ static weir_status open_flow(struct work_case *w, weir_error *err) {
     if (!w->act || !w->route)
         return weir_fail(err, WEIR_NO_MEMORY, w->out->name, "no memory");
     json_object_foreach(list, name, entry) {
-        struct activation *a = &w->act[w->n_act++];
+        struct named_values *a = &w->act[w->n_act++];
         a->name = name;
         weir_status status = vectors_array(w->v, list, name, 'f', &a->ref, err);
         if (status)
@@ -190,11 +190,11 @@ static weir_status report_flow(struct work_case *w, weir_error *err) {
     for (size_t i = 0; i < w->n_act && !status; i++) {
         const char *dot = strchr(w->act[i].name, '.');
         const char *kind = dot ? dot + 1 : w->act[i].name;
-        const struct activation *worst_one = NULL;
+        const struct named_values *worst_one = NULL;
         double worst_share = -1;
         bool first = true, shown = true;
         for (size_t j = 0; j < w->n_act; j++) {
-            const struct activation *a = &w->act[j];
+            const struct named_values *a = &w->act[j];
             const char *other = strchr(a->name, '.');
             if (strcmp(other ? other + 1 : a->name, kind))
                 continue;
@@ -622,7 +622,7 @@ weir_status score_run(const struct score_settings *s, const struct vectors *v, c
     struct work_case w = {.s = s, .v = v, .json = c, .out = out};
     weir_status status = read_case(&w, err);
     if (!status) {
-        struct runner_options o = {.column = s->fast ? column_fast() : &column_ref,
+        struct runner_options o = {.column = s->fast ? s->column : &column_ref,
                                    .threads = s->threads,
                                    .sequences = 1,
                                    .positions = (uint32_t)(w.n + w.n_greedy + 1),

@@ -8,6 +8,7 @@
 struct score_settings {
     const struct model *model;
     const struct weights *weights;
+    const struct column *column; /* of the fast run */
     bool fast; /* compare the fast column with the exact one, else the exact one with the files */
     uint32_t threads, rows; /* rows: largest step */
     enum dtype kv_dtype;

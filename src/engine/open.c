@@ -44,10 +44,39 @@ static enum dtype kv_format(enum weir_kv_dtype d) {
     return DTYPE_F32;
 }
 
+static enum activation activation_of(enum weir_activation_dtype d) {
+    switch (d) {
+    case WEIR_ACTIVATION_AUTO: return ACTIVATION_DEFAULT;
+    case WEIR_ACTIVATION_F32: return ACTIVATION_F32;
+    case WEIR_ACTIVATION_BF16: return ACTIVATION_BF16;
+    case WEIR_ACTIVATION_INT8: return ACTIVATION_INT8;
+    }
+    return ACTIVATION_DEFAULT;
+}
+
+static enum dense_form dense_form(enum weir_dense_dtype d) {
+    switch (d) {
+    case WEIR_DENSE_BF16: return DENSE_BF16;
+    case WEIR_DENSE_INT8: return DENSE_INT8;
+    case WEIR_DENSE_FP8: return DENSE_FP8;
+    }
+    return DENSE_BF16;
+}
+
 static weir_status check_enums(const weir_options *o, weir_error *err) {
     if (o->compute > WEIR_COMPUTE_NULL)
         return weir_fail(err, WEIR_BAD_VALUE, "compute", "is %d, not one of the columns",
                          (int)o->compute);
+    if (o->activation_dtype > WEIR_ACTIVATION_INT8)
+        return weir_fail(err, WEIR_BAD_VALUE, "activation_dtype", "is %d, not one of the formats",
+                         (int)o->activation_dtype);
+    if (o->dense_dtype > WEIR_DENSE_FP8)
+        return weir_fail(err, WEIR_BAD_VALUE, "dense_dtype", "is %d, not one of the formats",
+                         (int)o->dense_dtype);
+    if (o->compute == WEIR_COMPUTE_EXACT &&
+        (o->activation_dtype > WEIR_ACTIVATION_F32 || o->dense_dtype != WEIR_DENSE_BF16))
+        return weir_fail(err, WEIR_BAD_VALUE, o->dense_dtype ? "dense_dtype" : "activation_dtype",
+                         "the exact column takes weights as stored and f32 activations");
     if (o->kv_dtype > WEIR_KV_FP8)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_dtype", "is %d, not one of the formats",
                          (int)o->kv_dtype);
@@ -70,7 +99,15 @@ static weir_status fingerprint(const char *dir, const weir_options *o, struct lo
     uint8_t weights[WEIGHTS_FINGERPRINT_BYTES] = {0};
     if (l->weights)
         weights_fingerprint(l->weights, weights);
-    const char kind[] = {'w', 'e', 'i', 'r', '1', (char)o->kv_dtype, (char)o->compute};
+    const char kind[] = {'w',
+                         'e',
+                         'i',
+                         'r',
+                         '2',
+                         (char)o->kv_dtype,
+                         (char)o->compute,
+                         (char)activation_of(o->activation_dtype),
+                         (char)o->dense_dtype};
     EVP_MD_CTX *c = EVP_MD_CTX_new();
     int ok = c && EVP_DigestInit_ex2(c, EVP_sha256(), NULL) &&
              EVP_DigestUpdate(c, kind, sizeof kind) &&
@@ -162,6 +199,9 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     if (st)
         return st;
     l->has_store = true;
+    st = weights_pack(l->weights, column, dense_form(o->dense_dtype), true, s->threads, err);
+    if (st)
+        return st;
     place_memory(l, s->threads);
     struct step_program *program;
     st = program_build(m, l->weights, column, &l->store.kv, &l->store.state, limits, s->threads,
@@ -244,7 +284,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     };
     const struct column *column = NULL;
     switch (o->compute) {
-    case WEIR_COMPUTE_FAST: column = column_fast(); break;
+    case WEIR_COMPUTE_FAST: column = column_fast(activation_of(o->activation_dtype)); break;
     case WEIR_COMPUTE_EXACT: column = &column_ref; break;
     case WEIR_COMPUTE_NULL: break;
     }

@@ -209,6 +209,7 @@ void weights_close(struct weights *w) {
     expert_cache_close(w->experts);
     free(w->home);
     arena_close(&w->arena);
+    arena_close(&w->packed);
     shards_close(&w->shards);
     free(w->whole);
     free(w->expert);

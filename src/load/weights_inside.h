@@ -11,6 +11,7 @@ struct weights {
     struct model model;
     struct shards shards;
     struct arena arena;    /* f32 copies of vectors, and misaligned matrices */
+    struct arena packed;   /* products in the layout of a column (packing.c) */
     struct weight *whole;  /* [(layers + 1) * ROLE_COUNT], whole-model roles last */
     struct weight *expert; /* [layers][3][experts], NULL without MoE layers */
     uint64_t bytes;

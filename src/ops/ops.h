@@ -36,6 +36,9 @@ static inline float *tensor_row(struct tensor t, size_t row) {
     return t.data + row * t.stride;
 }
 
+/* Layouts that fast columns read matrices in: pack.h. */
+enum packing { PACK_NONE, PACK_BF16, PACK_INT8, PACK_FP8, PACK_MXFP4 };
+
 /* A weight matrix [rows, cols] as stored in the checkpoint, row-major; y = W x. data == NULL:
  * absent. MXFP4: data = packed codes [rows, cols/2], scale = [rows, cols/32]. */
 struct weight {
@@ -43,8 +46,8 @@ struct weight {
     const uint8_t *scale;
     enum dtype dtype;
     uint32_t rows, cols;
-    const void *packed; /* the column's own layout of the same numbers, NULL where it uses the
-                           stored one */
+    enum packing packing; /* of `packed`; PACK_NONE: products read the stored form */
+    const void *packed;   /* the same numbers (of INT8 and FP8: rounded) in the column's layout */
 };
 
 /* ----------------------------------------------------------------------------------------------------------------
@@ -393,10 +396,36 @@ const char *op_name(enum op_kind kind);
 /* ---------------------------------------------------------------------------------------------------------------
  * columns */
 
+/* How activations enter a product with a weight. BF16: rounded to it. INT8: in groups with a scale
+ * each, where the weight is MXFP4 or INT8; rounded to BF16 for others. Weights stored as F32 always
+ * meet F32 activations. */
+enum activation {
+    ACTIVATION_F32,
+    ACTIVATION_BF16,
+    ACTIVATION_INT8,
+    ACTIVATIONS,
+    ACTIVATION_DEFAULT = ACTIVATION_BF16 /* the fastest within the golden vectors' bf16 bound */
+};
+/* The instructions that bound the products of a column. */
+enum arithmetic {
+    ARITHMETIC_F32,
+    ARITHMETIC_BF16,
+    ARITHMETIC_INT8,
+    ARITHMETIC_AMX_BF16,
+    ARITHMETIC_AMX_INT8,
+    ARITHMETICS
+};
+/* What BF16 matrices are turned into when a checkpoint is loaded. */
+enum dense_form { DENSE_BF16, DENSE_INT8, DENSE_FP8 };
+
 /* One implementation of the vocabulary. An entry that is NULL is found when the program is built.
  */
 struct column {
     const char *name;
+    enum activation activation;
+    enum arithmetic arithmetic;
+    /* The layout the column wants for a matrix; NULL: stored form for all. */
+    enum packing (*packing)(const struct weight *, enum dense_form);
     bool chunked;      /* prefill as KDA chunks and expanded MLA; false: recurrence and absorbed
                           attention for every row */
     bool round_prefix; /* the explicit BF16 rounding of the residual prefix */
@@ -435,8 +464,8 @@ static inline struct span batch_class(const struct batch *b, enum seq_class whic
 
 /* Plain C, one order of every sum whatever threads, batch or chunking: the truth. */
 extern const struct column column_ref;
-/* The fastest column this processor runs. */
-const struct column *column_fast(void);
+/* The fastest column this processor runs with these activations. */
+const struct column *column_fast(enum activation activation);
 /* How often column_run is to be called for this operation, with a barrier behind each call. */
 static inline uint32_t column_passes(const struct column *c, const struct op *op,
                                      const struct batch *b) {

@@ -97,14 +97,14 @@ static void one_wrong_value_of_any_operation_is_caught(void **state) {
     size_t n;
     const struct kernel_case *table = kernel_table(&n);
     for (int wrong = 0; wrong < 2; wrong++) {
-        spoil_by = wrong ? 1e-2f : 0;
         for (size_t i = 0; i < n; i++) {
             struct kernel_case c = kernel_case_small(table[i]);
             struct kernel_work w;
             struct kernel_error e;
+            struct kernel_limit limit = kernel_limit(&c, mutant.activation);
+            spoil_by = wrong ? fmaxf(1e-2f, 3 * (float)limit.rms) : 0;
             assert_int_equal(kernel_build(&c, 1, 1e9, team, 5, &w, NULL), WEIR_OK);
             assert_int_equal(kernel_check(&w, &mutant, team, 2e5, &e, NULL), WEIR_OK);
-            struct kernel_limit limit = kernel_limit(&c, ARITHMETIC_F32);
             if (kernel_error_within(&e, &limit) != !wrong)
                 fail_msg("%s n=%u: error %g rms, %g largest is %s", c.name, c.n, e.rms, e.largest,
                          wrong ? "not seen" : "too much for a right result");
@@ -125,7 +125,7 @@ static void a_result_that_is_not_a_number_is_caught(void **state) {
     struct kernel_error e;
     assert_int_equal(kernel_build(&c, 1, 1e9, team, 5, &w, NULL), WEIR_OK);
     assert_int_equal(kernel_check(&w, &mutant, team, 2e5, &e, NULL), WEIR_OK);
-    struct kernel_limit loose = kernel_limit(&c, ARITHMETIC_INT8);
+    struct kernel_limit loose = kernel_limit(&c, ACTIVATION_INT8);
     assert_false(kernel_error_within(&e, &loose));
     kernel_free(&w);
     team_close(team);
@@ -165,15 +165,29 @@ static void costs_are_those_of_the_published_shapes(void **state) {
     assert_float_equal(k.read_bytes, 32 * 3072 * 3584 * 4.25 / 8, 1);
 }
 
-static void bounds_grow_with_the_root_of_a_long_history_in_f32_alone(void **state) {
-    struct kernel_case c = {.bound = BOUND_SOFTMAX, .history = 4096};
-    struct kernel_limit base = kernel_limit(&c, ARITHMETIC_F32);
-    struct kernel_limit rounded = kernel_limit(&c, ARITHMETIC_BF16);
+static void bounds_grow_with_the_root_of_a_long_history(void **state) {
+    struct kernel_case c = {.family = KERNEL_MLA_DECODE, .bound = BOUND_SOFTMAX, .history = 4096};
+    struct kernel_limit base = kernel_limit(&c, ACTIVATION_F32);
     c.history = 16 * 4096;
-    assert_float_equal(kernel_limit(&c, ARITHMETIC_F32).rms, 4 * base.rms, 1e-12);
-    assert_float_equal(kernel_limit(&c, ARITHMETIC_F32).largest, 4 * base.largest, 1e-12);
-    assert_float_equal(kernel_limit(&c, ARITHMETIC_BF16).rms, rounded.rms, 1e-12);
-    assert_true(base.rms < rounded.rms);
+    /* Attention takes its operands as they are, whatever the products do. */
+    for (enum activation a = ACTIVATION_F32; a < ACTIVATIONS; a++) {
+        assert_float_equal(kernel_limit(&c, a).rms, 4 * base.rms, 1e-12);
+        assert_float_equal(kernel_limit(&c, a).largest, 4 * base.largest, 1e-12);
+    }
+}
+
+static void bounds_follow_what_is_rounded(void **state) {
+    struct kernel_case c = {.family = KERNEL_LINEAR, .dtype = DTYPE_MXFP4, .bound = BOUND_DOT};
+    double f32 = kernel_limit(&c, ACTIVATION_F32).rms, bf16 = kernel_limit(&c, ACTIVATION_BF16).rms;
+    double int8 = kernel_limit(&c, ACTIVATION_INT8).rms;
+    assert_true(f32 < bf16 && bf16 < int8);
+    c.dtype = DTYPE_BF16; /* whose activations int8 leaves at bf16 */
+    assert_float_equal(kernel_limit(&c, ACTIVATION_INT8).rms, bf16, 1e-12);
+    c.dtype = DTYPE_F32; /* and f32 weights take no rounded ones at all */
+    assert_float_equal(kernel_limit(&c, ACTIVATION_INT8).rms, f32, 1e-12);
+    c.dtype = DTYPE_BF16;
+    c.dense = DENSE_INT8;
+    assert_true(kernel_limit(&c, ACTIVATION_F32).rms > bf16);
 }
 
 static void the_slower_of_memory_and_arithmetic_binds(void **state) {
@@ -358,7 +372,8 @@ int main(void) {
         cmocka_unit_test(one_wrong_value_of_any_operation_is_caught),
         cmocka_unit_test(a_result_that_is_not_a_number_is_caught),
         cmocka_unit_test(costs_are_those_of_the_published_shapes),
-        cmocka_unit_test(bounds_grow_with_the_root_of_a_long_history_in_f32_alone),
+        cmocka_unit_test(bounds_grow_with_the_root_of_a_long_history),
+        cmocka_unit_test(bounds_follow_what_is_rounded),
         cmocka_unit_test(the_slower_of_memory_and_arithmetic_binds),
         cmocka_unit_test(time_of_others_is_what_this_process_did_not_spend),
         cmocka_unit_test(waiting_for_an_idle_machine_ends),

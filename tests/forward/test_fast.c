@@ -57,10 +57,10 @@ static void logits_of_every_fast_column_are_close_to_exact(void **state) {
         float *want = all_logits(&g, ids, LONGEST, LONGEST);
         size_t n = (size_t)LONGEST * g.m.vocab;
         rig_close(&g);
-        for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++) {
-            if (!column_cpu(l))
+        for (enum cpu_level l = CPU_PORTABLE; l < CPU_LEVELS; l++) {
+            if (!column_cpu(l, ACTIVATION_F32))
                 continue;
-            open_rig(&g, models[k], column_cpu(l), 2, 1, LONGEST, DTYPE_F32);
+            open_rig(&g, models[k], column_cpu(l, ACTIVATION_F32), 2, 1, LONGEST, DTYPE_F32);
             for (int c = RIG_SLOW ? 2 : 0; c < 4; c++) {
                 float *got = all_logits(&g, ids, LONGEST, chunks[c]);
                 double e = rms_difference(got, want, n);
@@ -80,12 +80,12 @@ static void logits_of_every_fast_column_are_close_to_exact(void **state) {
 static void a_batch_of_eight_equals_each_alone(void **state) {
     enum { N = 8, STEPS = 5 };
     for (int k = 0; k < MODELS; k++)
-        for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++) {
-            if (!column_cpu(l))
+        for (enum cpu_level l = CPU_PORTABLE; l < CPU_LEVELS; l++) {
+            if (!column_cpu(l, ACTIVATION_F32))
                 continue;
             struct rig together, alone;
-            open_rig(&together, models[k], column_cpu(l), 3, N, 640, DTYPE_BF16);
-            open_rig(&alone, models[k], column_cpu(l), 1, 1, LONGEST, DTYPE_BF16);
+            open_rig(&together, models[k], column_cpu(l, ACTIVATION_F32), 3, N, 640, DTYPE_BF16);
+            open_rig(&alone, models[k], column_cpu(l, ACTIVATION_F32), 1, 1, LONGEST, DTYPE_BF16);
             uint32_t vocab = together.m.vocab;
             static const uint32_t length[N] = {1, 2, 15, 16, 63, 64, 65, 129};
             int32_t ids[N][LONGEST];
@@ -124,12 +124,12 @@ static void a_batch_of_eight_equals_each_alone(void **state) {
 static void F066_states_after_chunked_prefill_equal_token_by_token(void **state) {
     static const uint32_t chunks[] = {LONGEST - 1, 64, 50};
     for (int k = 0; k < MODELS; k++)
-        for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++) {
-            if (!column_cpu(l))
+        for (enum cpu_level l = CPU_PORTABLE; l < CPU_LEVELS; l++) {
+            if (!column_cpu(l, ACTIVATION_F32))
                 continue;
             struct rig g;
             int32_t ids[LONGEST];
-            open_rig(&g, models[k], column_cpu(l), 2, 2, LONGEST, DTYPE_F32);
+            open_rig(&g, models[k], column_cpu(l, ACTIVATION_F32), 2, 2, LONGEST, DTYPE_F32);
             rig_ids(ids, LONGEST, g.m.vocab, 77);
             runner_prefill(g.r, 1, ids, LONGEST - 1, 1);
             size_t n = program_state_slot_floats(&g.m);

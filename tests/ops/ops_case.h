@@ -186,12 +186,12 @@ static inline void run_op(const struct column *column, const struct op *op, cons
     free(r.shared);
 }
 
-/* The fast columns that this machine runs, by level. */
-static inline uint32_t fast_columns(const struct column *out[3]) {
+/* The fast columns that this machine runs and that compute in f32, by level. */
+static inline uint32_t fast_columns(const struct column *out[CPU_COLUMNS]) {
     uint32_t n = 0;
-    for (enum cpu_level l = CPU_PORTABLE; l <= CPU_AVX512; l++)
-        if (column_cpu(l))
-            out[n++] = column_cpu(l);
+    for (enum cpu_level l = CPU_PORTABLE; l < CPU_LEVELS; l++)
+        if (column_cpu(l, ACTIVATION_F32))
+            out[n++] = column_cpu(l, ACTIVATION_F32);
     return n;
 }
 

@@ -165,7 +165,7 @@ static void run_and_compare(struct kda_case *c, const char *name, enum op_kind k
     struct outcome want = read_outcome(c);
     for (size_t i = 0; i < want.n_state; i++)
         assert_false(isnan(want.state[i]));
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     uint32_t n_columns = fast_columns(columns);
     c->op.kind = kind;
     for (uint32_t k = 0; k < n_columns; k++) {
@@ -220,7 +220,7 @@ static void both_forms_equal_the_exact_recurrence(void **state) {
 /* The state after chunked prefill serves the recurrence, and the other way round: a sequence cut
  * anywhere ends the same within rounding. */
 static void a_sequence_may_be_cut_anywhere(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     static const uint32_t cuts[] = {1, 15, 16, 40, 63, 64, 65, 100, 128, 199};
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -248,7 +248,7 @@ static void a_sequence_may_be_cut_anywhere(void **state) {
 /* Chunks end on absolute multiples of 64, so a cut there does not show at all: a resumed prefill
  * has the bits of one that was never interrupted. */
 static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (uint32_t pos0 = 0; pos0 <= 33; pos0 += 33)
             for (uint32_t cut = 64; cut <= 128; cut += 64) {
@@ -350,7 +350,7 @@ static void subnormal_numbers_are_back_behind_the_operation(void **state) {
 
 /* A member of a batch gets the bits it gets alone. */
 static void a_sequence_does_not_depend_on_its_batch(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (int kind = OP_KDA_DECODE; kind <= OP_KDA_PREFILL; kind++) {
             struct kda_case c;
@@ -375,7 +375,7 @@ static void a_sequence_does_not_depend_on_its_batch(void **state) {
 
 /* A row without a slot does not exist for the state. */
 static void a_sequence_without_a_slot_is_skipped(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (int kind = OP_KDA_DECODE; kind <= OP_KDA_PREFILL; kind++) {
             struct kda_case c;

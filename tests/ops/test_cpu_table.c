@@ -102,7 +102,7 @@ static void case_check(struct ops_case *c) {
     int32_t *ids = malloc((c->ids.n + 1) * sizeof *ids);
     if (c->ids.n)
         memcpy(ids, c->ids.data, c->ids.n * sizeof *ids);
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     uint32_t n = fast_columns(columns);
     for (uint32_t k = 0; k < n; k++) {
         float *first = NULL;
@@ -202,7 +202,7 @@ static void linear_over_logit_rows(void **state) {
 
 /* One row's result must not depend on who else is in the batch. */
 static void linear_gives_a_row_the_same_bits_alone_and_in_any_batch(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     uint32_t n_columns = fast_columns(columns);
     static const enum dtype formats[] = {DTYPE_F32, DTYPE_BF16, DTYPE_MXFP4};
     for (int f = 0; f < 3; f++)
@@ -405,7 +405,7 @@ static void activations_equal_exact_also_at_the_extremes(void **state) {
             float *want = malloc(5 * cols * sizeof *want);
             for (uint32_t r = 0; r < 5; r++)
                 memcpy(want + r * cols, tensor_row(gate, r), cols * sizeof *want);
-            const struct column *columns[3];
+            const struct column *columns[CPU_COLUMNS];
             uint32_t k = fast_columns(columns);
             while (k-- > 0) {
                 heap_load(&c.heap, before);
@@ -463,7 +463,7 @@ static void routing_equals_exact(void **state) {
 }
 
 static void a_row_of_nan_is_routed_to_valid_experts_with_nan_weights(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;) {
         struct ops_case c;
         case_open(&c, 0, 1);
@@ -665,7 +665,7 @@ static void F063_latent_attention_takes_any_number_of_heads(void **state) {
 /* The same rows in the other form, and each sequence of a batch by itself: same bits within a form,
  * rounding between the forms. */
 static void attention_does_not_depend_on_the_batch_and_both_forms_agree(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;) {
         struct ops_case c;
         case_open(&c, 0, 9);
@@ -727,7 +727,7 @@ static void history_is_written_as_the_exact_column_writes_it(void **state) {
                 size_t n = floats * 2;
                 uint16_t *want = malloc(n * 2), *got = (uint16_t *)(void *)pool->data;
                 memcpy(want, got, n * 2);
-                const struct column *columns[3];
+                const struct column *columns[CPU_COLUMNS];
                 for (uint32_t k = fast_columns(columns); k-- > 0;) {
                     heap_load(&c.heap, before);
                     run_op(columns[k], &c.op, &c.t.b, c.t.longest, 2);

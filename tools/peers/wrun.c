@@ -144,7 +144,7 @@ int main(int argc, char **argv) {
     struct weights *w = NULL;
     weir_error err;
     struct runner_options o = {
-        .column = strcmp(argv[3], "exact") == 0 ? &column_ref : column_fast(),
+        .column = strcmp(argv[3], "exact") == 0 ? &column_ref : column_fast(ACTIVATION_DEFAULT),
         .threads = b.threads,
         .sequences = b.seqs,
         .positions = b.pp + b.tg + 64,
@@ -153,6 +153,7 @@ int main(int argc, char **argv) {
         .kv_dtype = DTYPE_F32,
     };
     if (model_open(argv[2], &b.m, &err) || weights_open(argv[2], &b.m, &w, &err) ||
+        weights_pack(w, o.column, DENSE_BF16, true, b.threads, &err) ||
         runner_open(&b.m, w, &o, &b.r, &err)) {
         fprintf(stderr, "wrun: %s: %s\n", err.where, err.message);
         return 1;

@@ -3,12 +3,9 @@
  * chose it. Every member forms the same groups in its own scratch: cheaper than a barrier.
  * Invariant that bites: the sum over a row's experts runs in the order they were chosen, whatever
  * the grouping, so each expert's output is kept apart (`each`) until all are there. */
-#include "ops/cpu/kernels.h"
+#include "ops/cpu/product.h"
 
-enum {
-    TAKE_X = 48, /* rows of one expert at a time; what one widening of dot.c serves */
-    TAKE_ROWS = 64
-};
+enum { TAKE_X = 128 }; /* rows of one expert at a time */
 
 /* Pairs (row, choice), numbered row*top_k + choice, in order of their expert. */
 struct groups {
@@ -51,132 +48,230 @@ static struct groups group(const struct op_experts *a, uint32_t n_rows, unsigned
     return g;
 }
 
-struct up_scratch {
-    void *blocks;
-    float *up; /* [TAKE_X][TAKE_ROWS] */
+/* Rows that chose one expert while it is worked on, and the scratch for them. */
+struct taken {
+    uint32_t n;
+    const float *x[TAKE_X];
+    float *y[TAKE_X], *up[TAKE_X];
+    void *dot;              /* of the stored form */
+    unsigned char *acts;    /* of packed ones */
+    const float *made_from; /* a single row, in form: every expert it chose reads it */
+    struct acts made;
+    float *up_rows; /* [TAKE_X][PANEL_ROWS] */
 };
 
-/* Rows [o0, o1) of one expert's hidden vector for the rows that chose it; w: its w1 and w3. */
-static void expert_up(const struct op_experts *a, const struct weight *const w[2],
-                      const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
-                      struct up_scratch s) {
-    struct mat w1 = mat_of(w[0]), w3 = mat_of(w[1]);
-    for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
-        uint32_t n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
-        const float *x[TAKE_X];
-        float *gate[TAKE_X], *up[TAKE_X];
-        for (uint32_t j = 0; j < n; j++) {
-            x[j] = tensor_row(a->z, g->pair[p + j] / a->top_k);
-            gate[j] = tensor_row(a->h, g->pair[p + j]);
-        }
-        for (uint32_t o = o0; o < o1; o += TAKE_ROWS) {
-            uint32_t rows = o1 - o < TAKE_ROWS ? o1 - o : TAKE_ROWS;
-            struct mat part = mat_from(w3, o);
-            for (uint32_t j = 0; j < n; j++)
-                up[j] = s.up + (size_t)j * TAKE_ROWS;
-            cpu_dot(&w1, o, o + rows, x, gate, n, false, s.blocks);
-            cpu_dot(&part, 0, rows, x, up, n, false, s.blocks);
-            for (uint32_t j = 0; j < n; j++)
-                cpu_glu_row(a->act, gate[j] + o, up[j], gate[j] + o, rows);
-        }
+static struct taken *take_scratch(unsigned char **at) {
+    struct taken *t = carve(at, sizeof *t);
+    t->dot = carve(at, cpu_dot_scratch_bytes());
+    t->up_rows = carve(at, TAKE_X * PANEL_ROWS * sizeof(float));
+    t->made_from = NULL;
+    return t;
+}
+
+static void bring_into_form(struct taken *t, const struct weight *w, enum activation mode) {
+    if (w->packing == PACK_NONE || (t->n == 1 && t->made_from == t->x[0]))
+        return;
+    unsigned char *at = t->acts;
+    cpu_acts_make(&t->made, w->packing, mode, t->x, t->n, w->cols, &at);
+    t->made_from = t->n == 1 ? t->x[0] : NULL;
+}
+
+/* y = rows [o0, o1) of w times the rows taken. */
+static void multiply(struct taken *t, const struct weight *w, uint32_t o0, uint32_t o1,
+                     float *const *y) {
+    if (w->packing == PACK_NONE) {
+        struct mat m = mat_of(w);
+        cpu_dot(&m, o0, o1, t->x, y, t->n, false, t->dot);
+    } else {
+        cpu_product_run(w, &t->made, o0 / PANEL_LANES, (o1 + PANEL_LANES - 1) / PANEL_LANES, y,
+                        false);
     }
+}
+
+/* The weight from row `row` on, a multiple of PANEL_ROWS. */
+static struct weight weight_from(const struct weight *w, uint32_t row) {
+    struct weight part = *w;
+    part.rows -= row;
+    if (w->packing == PACK_NONE) {
+        struct mat m = mat_from(mat_of(w), row);
+        part.data = m.data;
+        part.scale = m.scale;
+    } else {
+        part.packed = product_panel(w, row / PANEL_LANES);
+    }
+    return part;
+}
+
+/* Rows [o0, o1) of one expert's hidden vectors for the rows taken, a panel at a time: the gate of
+ * it is still in the cache when the activation is applied. w: its w1 and w3. */
+static void expert_up_taken(const struct op_experts *a, struct taken *t,
+                            const struct weight *const w[2], uint32_t o0, uint32_t o1,
+                            enum activation mode) {
+    bring_into_form(t, w[0], mode);
+    for (uint32_t o = o0; o < o1;) {
+        uint32_t panel = o / PANEL_ROWS * PANEL_ROWS;
+        uint32_t end = panel + PANEL_ROWS < o1 ? panel + PANEL_ROWS : o1;
+        struct weight part = weight_from(w[1], panel);
+        for (uint32_t j = 0; j < t->n; j++)
+            t->up[j] = t->up_rows + (size_t)j * PANEL_ROWS;
+        multiply(t, w[0], o, end, t->y);
+        multiply(t, &part, o - panel, end - panel, t->up);
+        for (uint32_t j = 0; j < t->n; j++)
+            cpu_glu_row(a->act, t->y[j] + o, t->up[j] + (o - panel), t->y[j] + o, end - o);
+        o = end;
+    }
+}
+
+/* The same for all rows that chose expert i of the groups. */
+static void expert_up(const struct op_experts *a, struct taken *t, const struct weight *const w[2],
+                      const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
+                      enum activation mode) {
+    for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
+        t->n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
+        for (uint32_t j = 0; j < t->n; j++) {
+            t->x[j] = tensor_row(a->z, g->pair[p + j] / a->top_k);
+            t->y[j] = tensor_row(a->h, g->pair[p + j]);
+        }
+        expert_up_taken(a, t, w, o0, o1, mode);
+    }
+}
+
+/* Rows of this member where all are on one expert at a time. */
+static struct span share_of_rows(struct work work, const struct weight *w) {
+    struct span s = work_span(work, product_chunks(w));
+    uint32_t end = s.end * PANEL_LANES;
+    return (struct span){s.begin * PANEL_LANES, end < w->rows ? end : w->rows};
 }
 
 /* All members on one expert at a time: one that is being read keeps nobody from those before it,
  * and memory need not hold more than a few. */
 static void up_from_source(const struct op_experts *a, uint32_t n_rows, struct work work,
-                           const struct groups *g, struct up_scratch s) {
-    uint32_t inter = a->w1[0].rows;
-    struct span octets = work_span(work, (inter + 7) / 8);
-    uint32_t o0 = octets.begin * 8, o1 = octets.end * 8 < inter ? octets.end * 8 : inter;
+                           const struct groups *g, struct taken *t, enum activation mode) {
+    struct span o = share_of_rows(work, &a->w1[0]);
     const uint32_t *order =
         a->source->begin(a->source->self, a, EXPERT_UP, g->expert, g->active, n_rows, work);
     for (uint32_t k = 0; k < g->active; k++) {
         uint32_t i = order[k];
         const struct weight *w[2];
-        if (o0 < o1 && expert_acquire(a, EXPERT_UP, g->expert[i], w))
-            expert_up(a, w, g, i, o0, o1, s);
+        if (o.begin < o.end && expert_acquire(a, EXPERT_UP, g->expert[i], w))
+            expert_up(a, t, w, g, i, o.begin, o.end, mode);
         expert_release(a, EXPERT_UP, g->expert[i]);
     }
 }
 
-void cpu_experts_up(const struct op_experts *a, const struct batch *b, struct work work) {
+static void experts_up(const struct op_experts *a, const struct batch *b, struct work work,
+                       enum activation mode) {
     unsigned char *at = work.scratch;
-    struct up_scratch s = {carve(&at, cpu_dot_scratch_bytes()),
-                           carve(&at, TAKE_X * TAKE_ROWS * sizeof(float))};
+    struct taken *t = take_scratch(&at);
     struct groups g = group(a, b->n_rows, &at);
+    t->acts = at;
     if (a->source) {
-        up_from_source(a, b->n_rows, work, &g, s);
+        up_from_source(a, b->n_rows, work, &g, t, mode);
         return;
     }
-    uint32_t inter = a->w1[0].rows, octets = (inter + 7) / 8;
+    uint32_t inter = a->w1[0].rows, chunks = product_chunks(&a->w1[0]);
     /* Shares count activations too: an expert chosen by many rows is that much more work. */
-    uint64_t total = (uint64_t)b->n_rows * a->top_k * octets, begin = 0;
-    uint64_t lo = total * work.index / work.count, hi = total * (work.index + 1) / work.count;
-    for (uint32_t i = 0; i < g.active && begin < hi; i++) {
-        uint64_t n = g.begin[i + 1] - g.begin[i], end = begin + n * octets;
-        /* An octet belongs to the member in whose share it begins. */
-        uint64_t o0 = lo > begin ? (lo - begin + n - 1) / n : 0;
-        uint64_t o1 = hi < end ? (hi - begin + n - 1) / n : octets;
-        const struct weight *w[2];
-        if (o0 < o1 && expert_acquire(a, EXPERT_UP, g.expert[i], w))
-            expert_up(a, w, &g, i, (uint32_t)o0 * 8,
-                      (uint32_t)o1 * 8 < inter ? (uint32_t)o1 * 8 : inter, s);
-        begin = end;
-    }
-}
-
-static void expert_down(const struct op_experts *a, const struct weight *w, const struct groups *g,
-                        uint32_t i, uint32_t o0, uint32_t o1, void *blocks) {
-    struct mat w2 = mat_of(w);
-    for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
-        uint32_t n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
-        const float *x[TAKE_X];
-        float *y[TAKE_X];
-        for (uint32_t j = 0; j < n; j++) {
-            x[j] = tensor_row(a->h, g->pair[p + j]);
-            y[j] = tensor_row(a->each, g->pair[p + j]);
+    uint32_t units = b->n_rows * a->top_k * chunks;
+    for (struct span s; work_next(&work, units, &s);) {
+        uint64_t begin = 0;
+        for (uint32_t i = 0; i < g.active && begin < s.end; i++) {
+            uint64_t n = g.begin[i + 1] - g.begin[i], end = begin + n * chunks;
+            /* A chunk belongs to the range in which it begins. */
+            uint64_t c0 = s.begin > begin ? (s.begin - begin + n - 1) / n : 0;
+            uint64_t c1 = s.end < end ? (s.end - begin + n - 1) / n : chunks;
+            begin = end;
+            const struct weight *w[2];
+            if (c0 >= c1 || !expert_acquire(a, EXPERT_UP, g.expert[i], w))
+                continue;
+            uint32_t o1 = (uint32_t)c1 * PANEL_LANES;
+            expert_up(a, t, w, &g, i, (uint32_t)c0 * PANEL_LANES, o1 < inter ? o1 : inter, mode);
         }
-        cpu_dot(&w2, o0, o1, x, y, n, false, blocks);
     }
 }
 
-void cpu_experts_down(const struct op_experts *a, const struct batch *b, struct work work) {
+static void expert_down(const struct op_experts *a, struct taken *t, const struct weight *w,
+                        const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
+                        enum activation mode) {
+    for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
+        t->n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
+        for (uint32_t j = 0; j < t->n; j++) {
+            t->x[j] = tensor_row(a->h, g->pair[p + j]);
+            t->y[j] = tensor_row(a->each, g->pair[p + j]);
+        }
+        bring_into_form(t, w, mode);
+        multiply(t, w, o0, o1, t->y);
+    }
+}
+
+static void weighted_sum(const struct op_experts *a, uint32_t row, uint32_t o0, uint32_t o1) {
+    const float *weight = a->weights + (size_t)row * a->top_k;
+    float *out = tensor_row(a->out, row);
+    for (uint32_t o = o0; o < o1; o += VL) {
+        vm part = vmask(o1 - o);
+        vf sum = vset(0);
+        for (uint32_t j = 0; j < a->top_k; j++)
+            sum = vfma(vset(weight[j]),
+                       vloadm(tensor_row(a->each, (size_t)row * a->top_k + j) + o, part), sum);
+        vstorem(out + o, part, sum);
+    }
+}
+
+static void experts_down(const struct op_experts *a, const struct batch *b, struct work work,
+                         enum activation mode) {
     unsigned char *at = work.scratch;
-    void *blocks = carve(&at, cpu_dot_scratch_bytes());
+    struct taken *t = take_scratch(&at);
     struct groups g = group(a, b->n_rows, &at);
-    uint32_t width = a->w2[0].rows;
-    struct span s = work_span(work, (width + 7) / 8);
-    uint32_t o0 = s.begin * 8, o1 = s.end * 8 < width ? s.end * 8 : width;
-    const uint32_t *order = NULL; /* as they come */
-    if (a->source)
-        order =
-            a->source->begin(a->source->self, a, EXPERT_DOWN, g.expert, g.active, b->n_rows, work);
+    t->acts = at;
+    if (!a->source) {
+        uint32_t width = a->w2[0].rows;
+        for (struct span s; work_next(&work, product_chunks(&a->w2[0]), &s);) {
+            uint32_t o0 = s.begin * PANEL_LANES, o1 = s.end * PANEL_LANES;
+            o1 = o1 < width ? o1 : width;
+            for (uint32_t i = 0; i < g.active; i++)
+                expert_down(a, t, &a->w2[g.expert[i]], &g, i, o0, o1, mode);
+            for (uint32_t r = 0; r < b->n_rows; r++)
+                weighted_sum(a, r, o0, o1);
+        }
+        return;
+    }
+    struct span o = share_of_rows(work, &a->w2[0]);
+    const uint32_t *order =
+        a->source->begin(a->source->self, a, EXPERT_DOWN, g.expert, g.active, b->n_rows, work);
     for (uint32_t k = 0; k < g.active; k++) {
-        uint32_t i = order ? order[k] : k;
+        uint32_t i = order[k];
         const struct weight *w[2];
-        if (o0 < o1 && expert_acquire(a, EXPERT_DOWN, g.expert[i], w))
-            expert_down(a, w[0], &g, i, o0, o1, blocks);
+        if (o.begin < o.end && expert_acquire(a, EXPERT_DOWN, g.expert[i], w))
+            expert_down(a, t, w[0], &g, i, o.begin, o.end, mode);
         expert_release(a, EXPERT_DOWN, g.expert[i]);
     }
-    if (o0 >= o1)
-        return;
-    for (uint32_t r = 0; r < b->n_rows; r++) {
-        const float *weight = a->weights + (size_t)r * a->top_k;
-        float *out = tensor_row(a->out, r);
-        for (uint32_t o = o0; o < o1; o += VL) {
-            vm part = vmask(o1 - o);
-            vf sum = vset(0);
-            for (uint32_t j = 0; j < a->top_k; j++)
-                sum = vfma(vset(weight[j]),
-                           vloadm(tensor_row(a->each, (size_t)r * a->top_k + j) + o, part), sum);
-            vstorem(out + o, part, sum);
-        }
-    }
+    for (uint32_t r = 0; o.begin < o.end && r < b->n_rows; r++)
+        weighted_sum(a, r, o.begin, o.end);
+}
+
+void cpu_experts_up_f32(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_up(a, b, w, ACTIVATION_F32);
+}
+void cpu_experts_down_f32(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_down(a, b, w, ACTIVATION_F32);
+}
+void cpu_experts_up_bf16(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_up(a, b, w, ACTIVATION_BF16);
+}
+void cpu_experts_down_bf16(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_down(a, b, w, ACTIVATION_BF16);
+}
+void cpu_experts_up_int8(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_up(a, b, w, ACTIVATION_INT8);
+}
+void cpu_experts_down_int8(const struct op_experts *a, const struct batch *b, struct work w) {
+    experts_down(a, b, w, ACTIVATION_INT8);
 }
 
 size_t cpu_experts_scratch(const struct op_experts *a, uint32_t max_rows) {
     size_t pairs = (size_t)max_rows * a->top_k;
-    return cpu_dot_scratch_bytes() + TAKE_X * TAKE_ROWS * sizeof(float) +
-           (3 * pairs + 2 * (size_t)a->experts + 2) * sizeof(uint32_t) + 8 * 64;
+    uint32_t cols = a->w1[0].cols > a->w2[0].cols ? a->w1[0].cols : a->w2[0].cols;
+    uint32_t rows = pairs < TAKE_X ? (uint32_t)pairs : TAKE_X;
+    return cpu_dot_scratch_bytes() + sizeof(struct taken) + TAKE_X * PANEL_ROWS * sizeof(float) +
+           acts_bytes(cols, rows) + (3 * pairs + 2 * (size_t)a->experts + 2) * sizeof(uint32_t) +
+           12 * 64;
 }

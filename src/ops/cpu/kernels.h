@@ -6,34 +6,40 @@
 #include "ops/cpu/vec.h"
 #include "ops/ops.h"
 
-#define cpu_dot                 ISA_NAME(dot)
-#define cpu_dot_scratch_bytes   ISA_NAME(dot_scratch_bytes)
-#define cpu_gemm                ISA_NAME(gemm)
-#define cpu_product             ISA_NAME(product)
-#define cpu_embed               ISA_NAME(embed)
-#define cpu_mix_norm            ISA_NAME(mix_norm)
-#define cpu_norm                ISA_NAME(norm)
-#define cpu_glu                 ISA_NAME(glu)
-#define cpu_glu_row             ISA_NAME(glu_row)
-#define cpu_route               ISA_NAME(route)
-#define cpu_route_scratch       ISA_NAME(route_scratch)
-#define cpu_linear              ISA_NAME(linear)
+#define cpu_dot                 BASE_NAME(dot)
+#define cpu_dot_scratch_bytes   BASE_NAME(dot_scratch_bytes)
+#define cpu_gemm                BASE_NAME(gemm)
+#define cpu_product             BASE_NAME(product)
+#define cpu_embed               BASE_NAME(embed)
+#define cpu_mix_norm            BASE_NAME(mix_norm)
+#define cpu_norm                BASE_NAME(norm)
+#define cpu_glu                 BASE_NAME(glu)
+#define cpu_glu_row             BASE_NAME(glu_row)
+#define cpu_route               BASE_NAME(route)
+#define cpu_route_scratch       BASE_NAME(route_scratch)
+#define cpu_linear_f32          ISA_NAME(linear_f32)
+#define cpu_linear_bf16         ISA_NAME(linear_bf16)
+#define cpu_linear_int8         ISA_NAME(linear_int8)
 #define cpu_linear_scratch      ISA_NAME(linear_scratch)
-#define cpu_experts_up          ISA_NAME(experts_up)
-#define cpu_experts_down        ISA_NAME(experts_down)
+#define cpu_experts_up_f32      ISA_NAME(experts_up_f32)
+#define cpu_experts_up_bf16     ISA_NAME(experts_up_bf16)
+#define cpu_experts_up_int8     ISA_NAME(experts_up_int8)
+#define cpu_experts_down_f32    ISA_NAME(experts_down_f32)
+#define cpu_experts_down_bf16   ISA_NAME(experts_down_bf16)
+#define cpu_experts_down_int8   ISA_NAME(experts_down_int8)
 #define cpu_experts_scratch     ISA_NAME(experts_scratch)
-#define cpu_kda_decode          ISA_NAME(kda_decode)
-#define cpu_kda_decode_scratch  ISA_NAME(kda_decode_scratch)
-#define cpu_kda_prefill         ISA_NAME(kda_prefill)
-#define cpu_kda_prefill_scratch ISA_NAME(kda_prefill_scratch)
-#define cpu_mla_write           ISA_NAME(mla_write)
-#define cpu_mla_decode          ISA_NAME(mla_decode)
-#define cpu_mla_decode_scratch  ISA_NAME(mla_decode_scratch)
-#define cpu_mla_decode_shared   ISA_NAME(mla_decode_shared)
-#define cpu_mla_decode_passes   ISA_NAME(mla_decode_passes)
-#define cpu_mla_prefill         ISA_NAME(mla_prefill)
-#define cpu_mla_prefill_scratch ISA_NAME(mla_prefill_scratch)
-#define cpu_column              ISA_NAME(column)
+#define cpu_kda_decode          BASE_NAME(kda_decode)
+#define cpu_kda_decode_scratch  BASE_NAME(kda_decode_scratch)
+#define cpu_kda_prefill         BASE_NAME(kda_prefill)
+#define cpu_kda_prefill_scratch BASE_NAME(kda_prefill_scratch)
+#define cpu_mla_write           BASE_NAME(mla_write)
+#define cpu_mla_decode          BASE_NAME(mla_decode)
+#define cpu_mla_decode_scratch  BASE_NAME(mla_decode_scratch)
+#define cpu_mla_decode_shared   BASE_NAME(mla_decode_shared)
+#define cpu_mla_decode_passes   BASE_NAME(mla_decode_passes)
+#define cpu_mla_prefill         BASE_NAME(mla_prefill)
+#define cpu_mla_prefill_scratch BASE_NAME(mla_prefill_scratch)
+#define cpu_columns             ISA_NAME(columns)
 
 /* ------------------------------------------------------------------------------------------- dot.c
  */
@@ -102,10 +108,17 @@ size_t cpu_route_scratch(const struct op_route *);
 
 /* ---------------------------------------------------------------------------- linear.c, experts.c
  */
-void cpu_linear(const struct op_linear *, const struct batch *, struct work);
-size_t cpu_linear_scratch(uint32_t max_rows);
-void cpu_experts_up(const struct op_experts *, const struct batch *, struct work);
-void cpu_experts_down(const struct op_experts *, const struct batch *, struct work);
+/* One function for each kind of activations. */
+void cpu_linear_f32(const struct op_linear *, const struct batch *, struct work);
+void cpu_linear_bf16(const struct op_linear *, const struct batch *, struct work);
+void cpu_linear_int8(const struct op_linear *, const struct batch *, struct work);
+size_t cpu_linear_scratch(const struct op_linear *, uint32_t max_rows);
+void cpu_experts_up_f32(const struct op_experts *, const struct batch *, struct work);
+void cpu_experts_up_bf16(const struct op_experts *, const struct batch *, struct work);
+void cpu_experts_up_int8(const struct op_experts *, const struct batch *, struct work);
+void cpu_experts_down_f32(const struct op_experts *, const struct batch *, struct work);
+void cpu_experts_down_bf16(const struct op_experts *, const struct batch *, struct work);
+void cpu_experts_down_int8(const struct op_experts *, const struct batch *, struct work);
 size_t cpu_experts_scratch(const struct op_experts *, uint32_t max_rows);
 
 /* ------------------------------------------------------------------- kda_step.c, kda_chunk.c;
@@ -126,6 +139,7 @@ uint32_t cpu_mla_decode_passes(const struct op_mla *, const struct batch *);
 void cpu_mla_prefill(const struct op_mla *, const struct batch *, struct work);
 size_t cpu_mla_prefill_scratch(const struct op_mla *, uint32_t max_rows);
 
-extern const struct column cpu_column;
+/* By kind of activations. */
+extern const struct column cpu_columns[ACTIVATIONS];
 
 #endif

@@ -24,12 +24,33 @@ ALWAYS int32_t scale_bits(uint8_t s) {
     return (int32_t)((uint32_t)s << 23 | (uint32_t)(s == 0) << 22);
 }
 
+/* The files of matrix products exist for more sets than the others: ISA_NAME is their own, and
+ * BASE_NAME the set that everything else is taken from. */
+#if defined(WEIR_ISA_AMX)
+#define ISA_NAME(name)  cpu_amx_##name
+#define BASE_NAME(name) cpu_avx512_##name
+#define WEIR_HAS_DOTS   1
+#elif defined(WEIR_ISA_DOTS)
+#define ISA_NAME(name)  cpu_dots_##name
+#define BASE_NAME(name) cpu_avx512_##name
+#define WEIR_HAS_DOTS   1
+#elif defined(WEIR_ISA_AVX512)
+#define ISA_NAME(name) cpu_avx512_##name
+#elif defined(WEIR_ISA_AVX2)
+#define ISA_NAME(name) cpu_avx2_##name
+#else
+#define ISA_NAME(name) cpu_portable_##name
+#endif
+#if !defined(BASE_NAME)
+#define BASE_NAME(name) ISA_NAME(name)
+#endif
+
 #if defined(WEIR_ISA_AVX512)
 #include <immintrin.h>
-#define ISA_NAME(name) cpu_avx512_##name
 
 enum { VL = 16 };
 typedef __m512 vf;
+typedef __m512i vi;
 typedef __mmask16 vm;
 
 ALWAYS vm vmask(uint32_t n) {
@@ -135,6 +156,46 @@ ALWAYS void vsplit4(const float *p, vf t[4]) {
     }
 }
 
+/* Lanes of 32 bits, as packed weights have them. */
+ALWAYS vi viload(const void *p) {
+    return _mm512_loadu_si512(p);
+}
+ALWAYS vi vishr(vi v, unsigned n) {
+    return _mm512_srli_epi32(v, n);
+}
+ALWAYS vi vishl(vi v, unsigned n) {
+    return _mm512_slli_epi32(v, n);
+}
+ALWAYS vi viand(vi v, uint32_t m) {
+    return _mm512_and_si512(v, _mm512_set1_epi32((int)m));
+}
+ALWAYS vi viadd(vi v, int32_t n) {
+    return _mm512_add_epi32(v, _mm512_set1_epi32(n));
+}
+ALWAYS vf vibits(vi v) {
+    return _mm512_castsi512_ps(v);
+}
+ALWAYS vf vifloat(vi v) {
+    return _mm512_cvtepi32_ps(v);
+}
+ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask(v, _mm512_set1_epi32(limit)), otherwise,
+                                below);
+}
+/* E2M1 values of the low four bits. */
+ALWAYS vf ve2m1(vi v) {
+    const vf value =
+        _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
+    return _mm512_permutexvar_ps(v, value);
+}
+/* VL neighbouring E8M0 bytes. */
+ALWAYS vf ve8m0(const uint8_t *p) {
+    vi s = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    vi bits = _mm512_slli_epi32(s, 23);
+    return vibits(
+        _mm512_mask_mov_epi32(bits, _mm512_testn_epi32_mask(s, s), _mm512_set1_epi32(0x00400000)));
+}
+
 /* 32 E2M1 codes times one scale. */
 ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[2]) {
     const vf value =
@@ -153,10 +214,10 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[2]) {
 
 #elif defined(WEIR_ISA_AVX2)
 #include <immintrin.h>
-#define ISA_NAME(name) cpu_avx2_##name
 
 enum { VL = 8 };
 typedef __m256 vf;
+typedef __m256i vi;
 typedef __m256i vm;
 
 ALWAYS vm vmask(uint32_t n) {
@@ -269,6 +330,41 @@ ALWAYS void vsplit4(const float *p, vf t[4]) {
     t[2] = _mm256_shuffle_ps(b, d, 0x44);
     t[3] = _mm256_shuffle_ps(b, d, 0xEE);
 }
+ALWAYS vi viload(const void *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+ALWAYS vi vishr(vi v, unsigned n) {
+    return _mm256_srli_epi32(v, (int)n);
+}
+ALWAYS vi vishl(vi v, unsigned n) {
+    return _mm256_slli_epi32(v, (int)n);
+}
+ALWAYS vi viand(vi v, uint32_t m) {
+    return _mm256_and_si256(v, _mm256_set1_epi32((int)m));
+}
+ALWAYS vi viadd(vi v, int32_t n) {
+    return _mm256_add_epi32(v, _mm256_set1_epi32(n));
+}
+ALWAYS vf vibits(vi v) {
+    return _mm256_castsi256_ps(v);
+}
+ALWAYS vf vifloat(vi v) {
+    return _mm256_cvtepi32_ps(v);
+}
+ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
+    return _mm256_blendv_ps(otherwise, below,
+                            vibits(_mm256_cmpgt_epi32(_mm256_set1_epi32(limit), v)));
+}
+ALWAYS vf ve2m1(vi v) {
+    const vf value = _mm256_set_ps(6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
+    vi minus = viand(vishl(v, 28), 0x80000000u);
+    return _mm256_xor_ps(_mm256_permutevar8x32_ps(value, v), vibits(minus));
+}
+ALWAYS vf ve8m0(const uint8_t *p) {
+    vi s = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    vi zero = _mm256_cmpeq_epi32(s, _mm256_setzero_si256());
+    return vibits(_mm256_or_si256(_mm256_slli_epi32(s, 23), viand(zero, 0x00400000)));
+}
 ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[4]) {
     const vf value = _mm256_set_ps(6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
     const __m256i shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
@@ -287,7 +383,6 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[4]) {
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
-#define ISA_NAME(name) cpu_portable_##name
 
 enum { VL = 4 };
 typedef float vf __attribute__((vector_size(16)));
@@ -381,6 +476,42 @@ ALWAYS void vsplit4(const float *p, vf t[4]) {
     for (int j = 0; j < 4; j++)
         t[j] = (vf){p[j], p[4 + j], p[8 + j], p[12 + j]};
 }
+ALWAYS vi viload(const void *p) {
+    vi v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+ALWAYS vi vishr(vi v, unsigned n) {
+    typedef uint32_t vu __attribute__((vector_size(16)));
+    return (vi)((vu)v >> n);
+}
+ALWAYS vi vishl(vi v, unsigned n) {
+    return v << (int)n;
+}
+ALWAYS vi viand(vi v, uint32_t m) {
+    return v & (int32_t)m;
+}
+ALWAYS vi viadd(vi v, int32_t n) {
+    return v + n;
+}
+ALWAYS vf vibits(vi v) {
+    return (vf)v;
+}
+ALWAYS vf vifloat(vi v) {
+    return __builtin_convertvector(v, vf);
+}
+ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
+    return vselect(v < limit, below, otherwise);
+}
+ALWAYS vf ve2m1(vi v) {
+    vf w;
+    for (int i = 0; i < 4; i++)
+        w[i] = e2m1_to_f32((unsigned)v[i] & 15u);
+    return w;
+}
+ALWAYS vf ve8m0(const uint8_t *p) {
+    return (vf){e8m0_to_f32(p[0]), e8m0_to_f32(p[1]), e8m0_to_f32(p[2]), e8m0_to_f32(p[3])};
+}
 ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[8]) {
     float s = e8m0_to_f32(scale);
     for (int i = 0; i < 8; i++)
@@ -390,6 +521,20 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[8]) {
         }
 }
 #endif
+
+/* E4M3 values of lanes that hold one code each. Subnormal codes count in steps of 2^-9. */
+ALWAYS vf ve4m3(vi code) {
+    vi size = viand(code, 0x7F);
+    vf normal = vibits(viadd(vishl(size, 20), 120 << 23));
+    vf value = vselect_below(size, 8, vifloat(size) * vset(0x1p-9f), normal);
+#if defined(WEIR_ISA_AVX512)
+    return _mm512_xor_ps(value, vibits(vishl(viand(code, 0x80), 24)));
+#elif defined(WEIR_ISA_AVX2)
+    return _mm256_xor_ps(value, vibits(vishl(viand(code, 0x80), 24)));
+#else
+    return (vf)((vi)value ^ vishl(viand(code, 0x80), 24));
+#endif
+}
 
 /* Subnormal results and operands count as zero from vflush on until vunflush has its answer back:
  * a processor takes a hundred cycles for each. Elsewhere than on x86 they are only slow. */

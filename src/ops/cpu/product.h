@@ -1,0 +1,91 @@
+/* product.h: products of packed weights (ops/pack.h) with some activation rows, shared by linear.c
+ * and experts.c. First the activations are brought into the form the weight's kernel reads
+ * (acts_make), then members multiply whole chunks of PANEL_LANES rows of the weight (product_run).
+ */
+#ifndef WEIR_OPS_CPU_PRODUCT_H
+#define WEIR_OPS_CPU_PRODUCT_H
+
+#include "ops/cpu/kernels.h"
+#include "ops/pack.h"
+
+#define cpu_acts_make   ISA_NAME(acts_make)
+#define cpu_product_run ISA_NAME(product_run)
+#define cpu_product_f32 BASE_NAME(product_f32)
+#define cpu_product_dot ISA_NAME(product_dot)
+#define cpu_product_amx ISA_NAME(product_amx)
+
+enum {
+    ACTS_INT8_GROUP = 32, /* columns that share a scale of INT8 activations */
+    PRODUCT_COLS = 1024,  /* columns of a pass: the activations of a tile stay in the first cache */
+    PRODUCT_ROWS = 512,   /* activation rows brought into form at a time, at most ... */
+    PRODUCT_ACTS_BYTES = 8 << 20 /* ... and the bytes they may take */
+};
+
+/* The forms of activations. Rows are row_bytes apart, padded with zeros to pack_cols and to 64
+ * bytes. */
+enum acts_form {
+    ACTS_F32,  /* as they are, or rounded to what BF16 or INT8 would hold */
+    ACTS_BF16, /* pairs in the order of the packing's lanes (see acts_pair) */
+    ACTS_INT8, /* bytes in order; one scale per ACTS_INT8_GROUP columns */
+};
+
+struct acts {
+    enum acts_form form;
+    uint32_t n, cols; /* rows; padded columns */
+    size_t row_bytes;
+    const unsigned char *data;
+    const float *scale; /* INT8: [n][cols / ACTS_INT8_GROUP] */
+    const int32_t *sum; /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
+};
+
+/* The columns that stand in dword t of a row of BF16 activations: the second one is the first plus
+ * acts_gap. MXFP4 lanes give their columns as 0,2 4,6 1,3 5,7; FP8 lanes as 0,2 1,3. */
+ALWAYS uint32_t acts_pair(enum packing p, uint32_t t) {
+    switch (p) {
+    case PACK_MXFP4: return t / 4 * 8 + (t % 4) / 2 + (t % 2) * 4;
+    case PACK_FP8: return t / 2 * 4 + t % 2;
+    default: return 2 * t;
+    }
+}
+ALWAYS uint32_t acts_gap(enum packing p) {
+    return p == PACK_MXFP4 || p == PACK_FP8 ? 2 : 1;
+}
+
+/* How activations meet a weight of this packing. */
+ALWAYS enum activation activation_for(enum packing p, enum activation a) {
+    return a == ACTIVATION_INT8 && p != PACK_MXFP4 && p != PACK_INT8 ? ACTIVATION_BF16 : a;
+}
+/* Rows of so many columns that are brought into form at a time. */
+ALWAYS uint32_t acts_rows(uint32_t cols) {
+    uint32_t n = PRODUCT_ACTS_BYTES / (4 * round_up(cols, PACK_GROUP)) / 16 * 16;
+    return n < 16 ? 16 : n > PRODUCT_ROWS ? PRODUCT_ROWS : n;
+}
+/* Scratch for n rows of `cols` columns in any form. */
+ALWAYS size_t acts_bytes(uint32_t cols, uint32_t n) {
+    size_t padded = round_up(cols, PACK_GROUP);
+    return n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + 4 * 64;
+}
+
+/* Rows x[0..n) of `cols` columns, for weights of this packing, into scratch (advanced). */
+void cpu_acts_make(struct acts *to, enum packing p, enum activation a, const float *const *x,
+                   uint32_t n, uint32_t cols, unsigned char **scratch);
+
+/* y[j][r] (+)= dot(row r, activation j) for the rows of chunks [c0, c1) of PANEL_LANES rows and j
+ * in [0, acts->n). */
+void cpu_product_run(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
+                     float *const *y, bool add);
+void cpu_product_f32(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
+                     float *const *y, bool add);
+void cpu_product_dot(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
+                     float *const *y, bool add);
+
+ALWAYS uint32_t product_chunks(const struct weight *w) {
+    return (w->rows + PANEL_LANES - 1) / PANEL_LANES;
+}
+/* Where a chunk's lanes begin in line 0 of its panel, and the panel itself. */
+ALWAYS const unsigned char *product_panel(const struct weight *w, uint32_t chunk) {
+    return (const unsigned char *)w->packed +
+           (size_t)(chunk / (PANEL_ROWS / PANEL_LANES)) * pack_panel_bytes(w->packing, w->cols);
+}
+
+#endif
