@@ -169,7 +169,7 @@ static void run_from(struct experts_case *c, struct giver *g, const struct colum
         assert_int_equal(g->left[g->active[i]], 0);
 }
 
-static uint32_t all_columns(const struct column *out[4]) {
+static uint32_t all_columns(const struct column *out[1 + CPU_COLUMNS]) {
     out[0] = &column_ref;
     return 1 + fast_columns(out + 1);
 }
@@ -177,7 +177,7 @@ static uint32_t all_columns(const struct column *out[4]) {
 static void experts_from_a_source_give_the_bits_of_experts_in_memory(void **state) {
     static const uint32_t rows[] = {1, 2, 7, 60};
     static const enum dtype formats[] = {DTYPE_F32, DTYPE_BF16, DTYPE_MXFP4};
-    const struct column *columns[4];
+    const struct column *columns[1 + CPU_COLUMNS];
     uint32_t n = all_columns(columns);
     for (uint64_t seed = 0; seed < 4 * 3 * 2; seed++)
         for (uint32_t k = 0; k < n; k++) {
@@ -203,7 +203,7 @@ static void experts_from_a_source_give_the_bits_of_experts_in_memory(void **stat
 
 /* What cannot be read is passed over, and everybody comes to the end. */
 static void an_expert_that_cannot_be_read_is_passed_by_all(void **state) {
-    const struct column *columns[4];
+    const struct column *columns[1 + CPU_COLUMNS];
     uint32_t n = all_columns(columns);
     for (uint32_t k = 0; k < n; k++)
         for (int kind = OP_EXPERTS_UP; kind <= OP_EXPERTS_DOWN; kind++) {
@@ -217,7 +217,7 @@ static void an_expert_that_cannot_be_read_is_passed_by_all(void **state) {
 
 /* Fewer blocks of rows than members: some have no share and must pass all the same. */
 static void a_member_without_a_share_passes_too(void **state) {
-    const struct column *columns[4];
+    const struct column *columns[1 + CPU_COLUMNS];
     uint32_t n = all_columns(columns);
     for (uint32_t k = 0; k < n; k++)
         for (int kind = OP_EXPERTS_UP; kind <= OP_EXPERTS_DOWN; kind++) {
