@@ -102,7 +102,7 @@ static void one_wrong_value_of_any_operation_is_caught(void **state) {
             struct kernel_work w;
             struct kernel_error e;
             struct kernel_limit limit = kernel_limit(&c, mutant.activation);
-            spoil_by = wrong ? fmaxf(1e-2f, 3 * (float)limit.rms) : 0;
+            spoil_by = wrong ? fmaxf(1e-2f, 3 * (float)limit.largest) : 0;
             assert_int_equal(kernel_build(&c, 1, 1e9, team, 5, &w, NULL), WEIR_OK);
             assert_int_equal(kernel_check(&w, &mutant, team, 2e5, &e, NULL), WEIR_OK);
             if (kernel_error_within(&e, &limit) != !wrong)

@@ -611,7 +611,7 @@ static void latent_attention_equals_exact(void **state) {
  * and many members, many heads and few. */
 static void long_histories_are_shared_out_without_a_trace(void **state) {
     static const struct mla_shape shapes[] = {{1, 16, 8, 16, 32}, {40, 8, 4, 8, 16}};
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (int s = 0; s < 2; s++)
             for (size_t b = 10; b < BATCHES; b++) {
