@@ -200,8 +200,7 @@ static int run_score(void *record, weir_error *err) {
         column_fast(a->engine.activation_dtype ? (enum activation)(a->engine.activation_dtype - 1)
                                                : ACTIVATION_DEFAULT);
     if (fast)
-        status =
-            weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, true, threads, err);
+        status = weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, threads, err);
     if (status) {
         weights_close(w);
         return command_exit_status(err);

@@ -199,7 +199,7 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     if (st)
         return st;
     l->has_store = true;
-    st = weights_pack(l->weights, column, dense_form(o->dense_dtype), true, s->threads, err);
+    st = weights_pack(l->weights, column, dense_form(o->dense_dtype), s->threads, err);
     if (st)
         return st;
     place_memory(l, s->threads);

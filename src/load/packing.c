@@ -15,7 +15,6 @@ struct packer {
     struct weights *w;
     const struct column *column;
     enum dense_form dense;
-    bool experts;
     size_t bytes;
     struct weight **list; /* NULL: adding up */
     size_t n;
@@ -77,7 +76,7 @@ static void visit_all(struct packer *p) {
                 visit(p, &p->w->whole[l * ROLE_COUNT + (size_t)role], dense_of(p, (enum role)role));
     if (m->tied_head) /* the embedding is the head as well */
         visit(p, &p->w->whole[(size_t)m->layers * ROLE_COUNT + ROLE_EMBED], DENSE_BF16);
-    for (size_t i = 0; p->experts && i < (size_t)m->layers * 3 * m->experts; i++)
+    for (size_t i = 0; i < (size_t)m->layers * 3 * m->experts; i++)
         visit(p, &p->w->expert[i], p->dense);
 }
 
@@ -122,8 +121,8 @@ static weir_status pack_list(struct packer *p, struct team *team, weir_error *er
 }
 
 weir_status weights_pack(struct weights *w, const struct column *column, enum dense_form dense,
-                         bool experts, uint32_t threads, weir_error *err) {
-    struct packer p = {.w = w, .column = column, .dense = dense, .experts = experts};
+                         uint32_t threads, weir_error *err) {
+    struct packer p = {.w = w, .column = column, .dense = dense};
     if (!column->packing || w->packed.base)
         return WEIR_OK;
     visit_all(&p);
