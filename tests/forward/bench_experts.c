@@ -39,7 +39,7 @@ struct run {
 static void open_run(struct run *run, uint64_t bytes, bool guess) {
     weir_error err;
     const struct expert_setup setup = {.bytes = bytes, .members = threads, .guess = guess};
-    const struct runner_options o = {.column = column_fast(),
+    const struct runner_options o = {.column = column_fast(ACTIVATION_DEFAULT),
                                      .threads = threads,
                                      .sequences = rows,
                                      .positions = 4096,

@@ -18,7 +18,7 @@ static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-l
 enum { SEQS = 3, PROMPT = 60, STEPS = 4, MOST_ROWS = 64 };
 
 static struct runner_options options(bool fast, uint32_t threads) {
-    return (struct runner_options){.column = fast ? column_fast() : &column_ref,
+    return (struct runner_options){.column = fast ? column_fast(ACTIVATION_DEFAULT) : &column_ref,
                                    .threads = threads,
                                    .sequences = SEQS,
                                    .positions = 128,
@@ -104,7 +104,9 @@ static void any_cache_gives_the_bits_of_experts_in_memory(void **state) {
             struct rig g;
             const struct runner_options o = options(fast, 1);
             uint64_t least = least_bytes(source_path(models[i]));
-            rig_open(&g, models[i], &o);
+            char whole[4096];
+            snprintf(whole, sizeof whole, "%s", source_path(models[i]));
+            open_dir(&g, whole, &o, NULL);
             float *want = malloc((size_t)KEPT * g.m.vocab * sizeof *want);
             work(&g, 1, want);
             rig_close(&g);
@@ -143,7 +145,9 @@ static void misaligned_experts_give_the_same_bits(void **state) {
             struct rig a, b;
             const struct runner_options o = options(true, 2);
             const struct expert_setup setup = {.bytes = 1 << 20, .members = 2, .guess = true};
-            rig_open(&a, models[i], &o);
+            char whole[4096];
+            snprintf(whole, sizeof whole, "%s", source_path(models[i]));
+            open_dir(&a, whole, &o, NULL);
             open_dir(&b, s.dir, &o, &setup);
             size_t bytes = (size_t)KEPT * a.m.vocab * sizeof(float);
             float *want = malloc(bytes), *got = malloc(bytes);

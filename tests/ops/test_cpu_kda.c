@@ -278,7 +278,7 @@ static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
 
 /* Which form serves how many tokens, and where whole vectors and tiles end, shows at no length. */
 static void every_length_equals_the_exact_recurrence(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     static const struct kda_shape some[] = {{2, 20}, {1, 64}};
     for (uint32_t n = fast_columns(columns), rows = 1; rows <= 70; rows++)
         for (uint32_t k = 0; k < n; k++)
@@ -307,7 +307,7 @@ static void every_length_equals_the_exact_recurrence(void **state) {
 /* A checkpoint is what a prefill that ends there leaves, to the bit, wherever it lies in a chunk.
  */
 static void a_checkpoint_is_the_state_of_a_prefill_that_ends_there(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (uint32_t at = 1; at <= 130; at += at % 7 == 3 ? 5 : 1) {
             struct kda_case c;
@@ -335,7 +335,7 @@ static void a_checkpoint_is_the_state_of_a_prefill_that_ends_there(void **state)
 
 /* Subnormal numbers count as zero inside these operations, and nowhere else. */
 static void subnormal_numbers_are_back_behind_the_operation(void **state) {
-    const struct column *columns[3];
+    const struct column *columns[CPU_COLUMNS];
     for (uint32_t k = fast_columns(columns); k-- > 0;)
         for (int kind = OP_KDA_DECODE; kind <= OP_KDA_PREFILL; kind++) {
             struct kda_case c;

@@ -767,7 +767,7 @@ static void fp8_history_is_within_its_bound_and_equals_exact(void **state) {
             c.op.u.mla_write = a;
             run_op(&column_ref, &c.op, &c.t.b, c.t.longest, 1);
             c.op.u.mla_write.pool = pool;
-            const struct column *columns[4] = {&column_ref};
+            const struct column *columns[1 + CPU_COLUMNS] = {&column_ref};
             uint32_t n_columns = 1 + fast_columns(columns + 1);
             float *exact = malloc((size_t)n * pool->width * sizeof *exact);
             for (uint32_t k = 0; k < n_columns; k++) {
@@ -805,7 +805,7 @@ static void fp8_history_is_within_its_bound_and_equals_exact(void **state) {
 
 /* One value that is no number must not come back as one, in whatever format. */
 static void a_nan_of_the_history_is_still_one_when_it_is_read(void **state) {
-    const struct column *columns[4] = {&column_ref};
+    const struct column *columns[1 + CPU_COLUMNS] = {&column_ref};
     uint32_t n_columns = 1 + fast_columns(columns + 1);
     for (uint32_t k = 0; k < n_columns; k++)
         for (int kv = 0; kv < HISTORIES; kv++)

@@ -60,10 +60,10 @@ ALWAYS uint32_t acts_rows(uint32_t cols) {
     uint32_t n = PRODUCT_ACTS_BYTES / (4 * round_up(cols, PACK_GROUP)) / 16 * 16;
     return n < 16 ? 16 : n > PRODUCT_ROWS ? PRODUCT_ROWS : n;
 }
-/* Scratch for n rows of `cols` columns in any form. */
+/* Scratch for n rows of `cols` columns in any form, and for one padded row on the way there. */
 ALWAYS size_t acts_bytes(uint32_t cols, uint32_t n) {
     size_t padded = round_up(cols, PACK_GROUP);
-    return n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + 4 * 64;
+    return n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + padded * 4 + 5 * 64;
 }
 
 /* Rows x[0..n) of `cols` columns, for weights of this packing, into scratch (advanced). */
