@@ -216,6 +216,7 @@ class Says(unittest.TestCase):
     def begin(self, url, *args, limit=None):
         """A replay that is left running, once three records lie in its directory."""
         def prepare():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which weir heeds
             if limit:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
