@@ -26,12 +26,11 @@ static json_t *rate(double x) {
 }
 
 static json_t *roof_json(const struct roof *r) {
-    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "read_gbps", rate(r->read),
-                     "modify_gbps", rate(r->modify), "copy_gbps", rate(r->copy), "cache_gbps",
-                     rate(r->cache), "f32_gflops", rate(r->peak[ARITHMETIC_F32]), "bf16_gflops",
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "read_gbps", rate(r->read), "modify_gbps",
+                     rate(r->modify), "copy_gbps", rate(r->copy), "cache_gbps", rate(r->cache),
+                     "f32_gflops", rate(r->peak[ARITHMETIC_F32]), "bf16_gflops",
                      rate(r->peak[ARITHMETIC_BF16]), "int8_gflops", rate(r->peak[ARITHMETIC_INT8]),
-                     "amx_bf16_gflops", rate(r->peak[ARITHMETIC_AMX_BF16]), "amx_int8_gflops",
-                     rate(r->peak[ARITHMETIC_AMX_INT8]));
+                     "amx_bf16_gflops", rate(r->peak[ARITHMETIC_AMX_BF16]));
 }
 
 static json_t *idle_json(const struct idle_share *s) {

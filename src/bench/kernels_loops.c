@@ -198,23 +198,20 @@ struct tile_setup {
         : "m"(setup)                                                                               \
         : "cc", "memory")
 
-static double peak_tiles(enum arithmetic a, uint64_t rounds) {
+static double peak_tiles(uint64_t rounds) {
     struct tile_setup setup = {.palette = 1};
     double steps = (double)rounds * 4;
     for (int i = 0; i < 8; i++) {
         setup.row_bytes[i] = 64;
         setup.rows[i] = 16;
     }
-    if (a == ARITHMETIC_AMX_BF16)
-        TILES("tdpbf16ps");
-    else
-        TILES("tdpbssd");
-    return steps * 16 * 16 * (a == ARITHMETIC_AMX_BF16 ? 64 : 128);
+    TILES("tdpbf16ps");
+    return steps * 16 * 16 * 64;
 }
 
 static double peak_special(enum arithmetic a, uint64_t rounds) {
-    if (a == ARITHMETIC_AMX_BF16 || a == ARITHMETIC_AMX_INT8)
-        return cpu_best() >= CPU_AMX ? peak_tiles(a, rounds) : 0;
+    if (a == ARITHMETIC_AMX_BF16)
+        return cpu_best() >= CPU_AMX ? peak_tiles(rounds) : 0;
     if (a == ARITHMETIC_BF16 && wide() && __builtin_cpu_supports("avx512bf16"))
         return peak_bf16(rounds);
     if (a == ARITHMETIC_INT8 && wide() && __builtin_cpu_supports("avx512vnni"))

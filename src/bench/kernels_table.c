@@ -307,9 +307,7 @@ enum arithmetic kernel_arithmetic(const struct kernel_case *c, const struct colu
     case ACTIVATION_BF16:
         if (c->dense == DENSE_INT8) /* there is no short way from INT8 weights to BF16 */
             return ARITHMETIC_F32;
-        return column->arithmetic == ARITHMETIC_INT8       ? ARITHMETIC_BF16
-               : column->arithmetic == ARITHMETIC_AMX_INT8 ? ARITHMETIC_AMX_BF16
-                                                           : column->arithmetic;
+        return column->arithmetic == ARITHMETIC_INT8 ? ARITHMETIC_BF16 : column->arithmetic;
     case ACTIVATION_INT8:
     case ACTIVATIONS: break;
     }
@@ -322,7 +320,6 @@ const char *arithmetic_name(enum arithmetic a) {
     case ARITHMETIC_BF16: return "bf16";
     case ARITHMETIC_INT8: return "int8";
     case ARITHMETIC_AMX_BF16: return "amx bf16";
-    case ARITHMETIC_AMX_INT8: return "amx int8";
     case ARITHMETICS: break;
     }
     return "?";

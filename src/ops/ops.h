@@ -413,7 +413,6 @@ enum arithmetic {
     ARITHMETIC_BF16,
     ARITHMETIC_INT8,
     ARITHMETIC_AMX_BF16,
-    ARITHMETIC_AMX_INT8,
     ARITHMETICS
 };
 /* What BF16 matrices are turned into when a checkpoint is loaded. */

@@ -12,6 +12,13 @@
 
 #include <math.h>
 
+/* Builds with sanitizers take fewer of what others take all of. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { OPS_SLOW = 1 };
+#else
+enum { OPS_SLOW = 0 };
+#endif
+
 /* Random numbers of one case; the seed is printed by whoever fails. */
 struct dice {
     uint64_t seed, at;

@@ -126,10 +126,17 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
 #endif
         }
     }
+    to->room = *scratch;
 }
 
 void cpu_product_run(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add) {
+#if defined(WEIR_ISA_AMX)
+    if (acts->form == ACTS_BF16 && acts->n >= AMX_LEAST_ROWS && w->packing != PACK_FP8) {
+        cpu_product_amx(w, acts, c0, c1, y, add);
+        return;
+    }
+#endif
 #if defined(WEIR_HAS_DOTS)
     if (acts->form != ACTS_F32) {
         cpu_product_dot(w, acts, c0, c1, y, add);

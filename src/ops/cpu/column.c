@@ -59,7 +59,7 @@ static enum packing packing_for(const struct weight *w, enum dense_form dense) {
 #endif
 #if defined(WEIR_ISA_AMX)
 #define ON_BF16 ARITHMETIC_AMX_BF16
-#define ON_INT8 ARITHMETIC_AMX_INT8
+#define ON_INT8 ARITHMETIC_INT8 /* groups of 32 columns have scales: too short for tiles */
 #elif defined(WEIR_HAS_DOTS)
 #define ON_BF16 ARITHMETIC_BF16
 #define ON_INT8 ARITHMETIC_INT8

@@ -21,6 +21,10 @@ enum {
     PRODUCT_ACTS_BYTES = 8 << 20 /* ... and the bytes they may take */
 };
 
+/* From so many rows on tiles are faster than dot products, and the rows of a weight whose sums wait
+ * together. */
+enum { AMX_LEAST_ROWS = 8, AMX_GROUP_ROWS = 256, AMX_DECODED_BYTES = 512 * 64 };
+
 /* The forms of activations. Rows are row_bytes apart, padded with zeros to pack_cols and to 64
  * bytes. */
 enum acts_form {
@@ -34,8 +38,9 @@ struct acts {
     uint32_t n, cols; /* rows; padded columns */
     size_t row_bytes;
     const unsigned char *data;
-    const float *scale; /* INT8: [n][cols / ACTS_INT8_GROUP] */
-    const int32_t *sum; /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
+    const float *scale;  /* INT8: [n][cols / ACTS_INT8_GROUP] */
+    unsigned char *room; /* for sums under way (product_amx.c) */
+    const int32_t *sum;  /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
 };
 
 /* The columns that stand in dword t of a row of BF16 activations: the second one is the first plus
@@ -63,7 +68,11 @@ ALWAYS uint32_t acts_rows(uint32_t cols) {
 /* Scratch for n rows of `cols` columns in any form, and for one padded row on the way there. */
 ALWAYS size_t acts_bytes(uint32_t cols, uint32_t n) {
     size_t padded = round_up(cols, PACK_GROUP);
-    return n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + padded * 4 + 5 * 64;
+    size_t bytes = n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + padded * 4 + 5 * 64;
+#if defined(WEIR_ISA_AMX)
+    bytes += n * AMX_GROUP_ROWS * sizeof(float) + AMX_DECODED_BYTES + 2 * 64;
+#endif
+    return bytes;
 }
 
 /* Rows x[0..n) of `cols` columns, for weights of this packing, into scratch (advanced). */
@@ -77,6 +86,9 @@ void cpu_product_run(const struct weight *w, const struct acts *acts, uint32_t c
 void cpu_product_f32(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add);
 void cpu_product_dot(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
+                     float *const *y, bool add);
+
+void cpu_product_amx(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add);
 
 ALWAYS uint32_t product_chunks(const struct weight *w) {
