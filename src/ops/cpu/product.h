@@ -11,7 +11,7 @@
 #define cpu_acts_make   ISA_NAME(acts_make)
 #define cpu_product_run ISA_NAME(product_run)
 #define cpu_product_f32 BASE_NAME(product_f32)
-#define cpu_product_dot ISA_NAME(product_dot)
+#define cpu_product_dot cpu_dots_product_dot /* the tiles' set has it from there */
 #define cpu_product_amx ISA_NAME(product_amx)
 
 enum {

@@ -9,7 +9,12 @@
 /* Unsigned bytes times signed bytes. */
 #define DOT_INT8(sum, u, s) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u), "v"(s))
 
-enum { TILE_N = 12, CHUNKS = PANEL_ROWS / PANEL_LANES };
+#if defined(WEIR_SMALL_TILES)
+enum { TILE_N = 2 };
+#else
+enum { TILE_N = 12 };
+#endif
+enum { CHUNKS = PANEL_ROWS / PANEL_LANES };
 
 /* A kernel works on R chunks side by side of one panel, for N activations. Each gets: lanes of the
  * chunks' first line, columns [k0, k1), dwords of the activations. */
@@ -323,12 +328,16 @@ ALWAYS void panel_block(const struct weight *w, const struct acts *a, uint32_t c
             chunks(w, a, c0, c1, j, 1, k0, k1, y, add, kernel, 4, 1);
         else if (have == 2)
             chunks(w, a, c0, c1, j, have, k0, k1, y, add, kernel, twice ? 2 : 4, 2);
+#if !defined(WEIR_SMALL_TILES)
         else if (have <= 4)
             chunks(w, a, c0, c1, j, have, k0, k1, y, add, kernel, twice ? 1 : 2, 4);
         else if (have <= 8)
             chunks(w, a, c0, c1, j, have, k0, k1, y, add, kernel, plain ? 2 : 1, 8);
         else if (!twice)
             chunks(w, a, c0, c1, j, have, k0, k1, y, add, kernel, plain ? 2 : 1, TILE_N);
+#else
+        (void)plain;
+#endif
         j += have;
     }
 }
