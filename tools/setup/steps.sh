@@ -94,8 +94,11 @@ step_gcc() {
     build_gcc && run_tests gcc
 }
 
+# The other compiler: its warnings, and what it makes of the computing rooms. Server and bench spend
+# their tests' time waiting for processes, and run as gcc's and under sanitizers.
 step_clang() {
-    CC=clang configure clang -Dwerror=true && ninja -C build-check/clang && run_tests clang
+    CC=clang configure clang -Dwerror=true && ninja -C build-check/clang &&
+        run_tests clang --no-suite serve --no-suite bench
 }
 
 # Sanitizers: -O1 keeps the traces readable and the tests quick.
@@ -157,31 +160,30 @@ step_man() {
     [ $failed -eq 0 ]
 }
 
+# One target: seeds and dictionary of its own; what it finds on the way stays in build-check.
+fuzz_one() {
+    local name
+    name=$(basename "$1")
+    local corpus="build-check/corpus/$name" short=${name#fuzz_} more='' output
+    mkdir -p "$corpus"
+    for seeds in "tests/fuzz/seeds/$name" "tests/fuzz/corpus/$short"; do
+        [ ! -d "$seeds" ] || more="$more $seeds"
+    done
+    [ ! -f "tests/fuzz/$short.dict" ] || more="$more -dict=tests/fuzz/$short.dict"
+    # shellcheck disable=SC2086 # may be none
+    output=$("$1" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 -rss_limit_mb=4096 \
+        -print_final_stats=1 "$corpus" $more 2>&1)
+    local status=$? verdict='1 passed, 0 failed'
+    [ $status -eq 0 ] || verdict='0 passed, 1 failed'
+    printf '== %s\n%s\n%s\n' "$name" "$(tail -n 30 <<<"$output")" "$verdict"
+    return $status
+}
+
 step_fuzz() {
-    local passed=0 failed=0 seconds=${FUZZ_SECONDS:-10}
     CC=clang configure fuzz -Dfuzz=true -Dtests=false -Dbuildtype=debugoptimized -Db_lundef=false \
         -Db_sanitize=address,undefined && ninja -C build-check/fuzz || return 1
-    for target in $(find build-check/fuzz/tests/fuzz -maxdepth 1 -type f -executable | sort); do
-        local name
-        name=$(basename "$target")
-        # Seeds and dictionary of a target; what it finds on the way stays in build-check.
-        local corpus="build-check/corpus/$name" short=${name#fuzz_} more=
-        mkdir -p "$corpus"
-        for seeds in "tests/fuzz/seeds/$name" "tests/fuzz/corpus/$short"; do
-            [ ! -d "$seeds" ] || more="$more $seeds"
-        done
-        [ ! -f "tests/fuzz/$short.dict" ] || more="$more -dict=tests/fuzz/$short.dict"
-        echo "== $name"
-        # shellcheck disable=SC2086 # may be none
-        if "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 \
-            -print_final_stats=1 "$corpus" $more 2>&1 | tail -n 30; [ "${PIPESTATUS[0]}" -eq 0 ]; then
-            passed=$((passed + 1))
-        else
-            failed=$((failed + 1))
-        fi
-    done
-    echo "$passed passed, $failed failed"
-    [ $failed -eq 0 ]
+    find build-check/fuzz/tests/fuzz -maxdepth 1 -type f -executable | sort |
+        xargs -P "$jobs" -I TARGET bash -c '. tools/setup/steps.sh; fuzz_one TARGET'
 }
 
 step_portable() {
