@@ -42,7 +42,7 @@ enum weir_compute { WEIR_COMPUTE_FAST, WEIR_COMPUTE_EXACT, WEIR_COMPUTE_NULL };
 enum weir_kv_dtype { WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8 };
 /* How activations enter a product with a weight, on fast columns. */
 enum weir_activation_dtype {
-    WEIR_ACTIVATION_AUTO, /* the fastest that keeps the logits within the bf16 bound */
+    WEIR_ACTIVATION_AUTO, /* the fastest within the bf16 bound on all golden prompts: f32 */
     WEIR_ACTIVATION_F32,
     WEIR_ACTIVATION_BF16,
     WEIR_ACTIVATION_INT8 /* where the weight is MXFP4 or int8, in groups of 32; else bf16 */

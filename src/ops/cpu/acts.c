@@ -38,7 +38,7 @@ static void round_int8(float *x, uint32_t n) {
 
 #if defined(WEIR_HAS_DOTS)
 static void pairs_bf16(enum packing p, const float *x, uint32_t cols, unsigned char *to) {
-    /* Pairs whose halves lie VL... apart are gathered by permutes of 32 values rounded at once. */
+    /* 32 values are rounded at once and then brought into the order of the lanes' pairs. */
     const __m512i natural =
         _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13,
                          12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);

@@ -32,7 +32,7 @@ static uint32_t passes(const struct op *op, const struct batch *b) {
     return op->kind == OP_MLA_DECODE ? cpu_mla_decode_passes(&op->u.mla, b) : 1;
 }
 
-/* Small matrices gain nothing and lose by the padding to whole panels. */
+/* What loading lays out anew for products; F32 matrices stay as they are stored. */
 static enum packing packing_for(const struct weight *w, enum dense_form dense) {
     if (w->dtype == DTYPE_MXFP4)
         return PACK_MXFP4;
