@@ -95,14 +95,11 @@ static struct tier_move *disk_collect(struct tier *t) {
         }
     }
     double now = clock_seconds();
-    pthread_mutex_lock(&d->lane.lock);
-    bool full = d->mover.full;
-    d->mover.full = false;
-    pthread_mutex_unlock(&d->lane.lock);
-    if (full) { /* others fill the disk: go on with the places we have */
+    if (d->lane.no_space) { /* others fill the disk: go on with the places we have */
+        d->lane.no_space = false;
         shelf_shrink(d->shelf);
         d->small = true;
-        d->grow_at = now + 6 * d->mover.pause;
+        d->grow_at = now + DISK_GROW_PAUSES * d->mover.pause;
     }
     if (now >= d->noted_at + d->note_every) {
         d->noted_at = now;

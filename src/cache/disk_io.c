@@ -12,6 +12,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+static bool no_space(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 static enum disk_direction direction_of(const struct shelf_job *job) {
     return job->task == TIER_STORE ? DISK_WRITE : DISK_READ;
 }
@@ -19,43 +23,59 @@ static enum disk_direction direction_of(const struct shelf_job *job) {
 /* ------------------------------------------------------------------------------------------------
  * conditions */
 
-static void set_trouble(struct disk_mover *d, enum disk_direction which, int error) {
+static void tell_trouble(const struct disk_mover *d, enum disk_direction which, int error) {
+    const char *why = error == ESTALE ? "its files were deleted" : strerror(error);
+    if (which == DISK_READ)
+        log_line(LOG_WARN,
+                 "disk cache %s: cannot read: %s; the records are dropped and computed "
+                 "again",
+                 d->files->path, why);
+    else
+        log_line(LOG_WARN, "disk cache %s: cannot write: %s; stores are %s tried again every %g s",
+                 d->files->path, why,
+                 no_space(error) ? "kept to the places it has, more room is" : "declined and",
+                 no_space(error) ? DISK_GROW_PAUSES * d->pause : d->pause);
+}
+
+static void set_trouble(struct disk_mover *d, struct shelf_job *job, int error) {
     enum { TOLERATED = 3 }; /* one bad sector is no reason to leave the others unread */
+    enum disk_direction which = direction_of(job);
     struct disk_trouble *t = &d->trouble[which];
     pthread_mutex_lock(&d->lane->lock);
     bool begins = !t->on;
     t->on = true;
     t->failures++;
+    t->failed_at = clock_seconds();
+    t->owed = job->bytes > t->owed ? job->bytes : t->owed;
     if (which == DISK_WRITE || t->failures >= TOLERATED)
-        t->until = clock_seconds() + d->pause;
-    if (error == ENOSPC || error == EDQUOT || error == EFBIG)
-        d->full = true;
+        t->until = t->failed_at + d->pause;
+    job->no_space = no_space(error);
+    t->space |= job->no_space;
     d->gone |= error == ESTALE && which == DISK_WRITE;
     pthread_mutex_unlock(&d->lane->lock);
-    if (!begins)
-        return;
-    const char *why = error == ESTALE ? "its files were deleted" : strerror(error);
-    if (which == DISK_WRITE)
-        log_line(LOG_WARN,
-                 "disk cache %s: cannot write: %s; stores are declined and tried again "
-                 "every %g s",
-                 d->files->path, why, d->pause);
-    else
-        log_line(LOG_WARN,
-                 "disk cache %s: cannot read: %s; the records are dropped and computed "
-                 "again",
-                 d->files->path, why);
+    if (begins)
+        tell_trouble(d, which, error);
 }
 
-static void end_trouble(struct disk_mover *d, enum disk_direction which) {
+static void tell_end(const struct disk_mover *d, enum disk_direction which) {
+    log_line(LOG_INFO, "disk cache %s: %s again", d->files->path,
+             which == DISK_WRITE ? "writes" : "reads");
+}
+
+/* The job has ended well: is that enough to say that the trouble is over? */
+static void ease_trouble(struct disk_mover *d, const struct shelf_job *job) {
+    enum disk_direction which = direction_of(job);
     struct disk_trouble *t = &d->trouble[which];
     pthread_mutex_lock(&d->lane->lock);
-    bool ends = t->on;
-    *t = (struct disk_trouble){0};
+    uint64_t paid = t->space ? job->grows : job->bytes;
+    t->failures = 0;
+    t->owed -= paid < t->owed ? paid : t->owed;
+    bool ends = t->on && !t->owed && clock_seconds() >= t->failed_at + d->pause;
+    if (ends)
+        *t = (struct disk_trouble){0};
     pthread_mutex_unlock(&d->lane->lock);
     if (ends)
-        log_line(LOG_INFO, "disk cache %s: %s again", d->files->path,
-                 which == DISK_WRITE ? "writes" : "reads");
+        tell_end(d, which);
 }
 
 bool disk_mover_may(struct disk_mover *d, enum disk_direction which) {
@@ -67,7 +87,7 @@ bool disk_mover_may(struct disk_mover *d, enum disk_direction which) {
 
 bool disk_mover_works(struct disk_mover *d, enum disk_direction which) {
     pthread_mutex_lock(&d->lane->lock);
-    bool works = !d->trouble[which].on;
+    bool works = !d->trouble[which].failures;
     pthread_mutex_unlock(&d->lane->lock);
     return works;
 }
@@ -166,7 +186,7 @@ static void prepare(struct disk_mover *d, struct shelf_job *job) {
     job->sums = calloc(pieces, sizeof *job->sums);
     int e = !job->sums ? ENOMEM : job->task == TIER_STORE ? prepare_store(d, job) : 0;
     if (e) { /* every part has TIER_FAILED for an outcome */
-        set_trouble(d, direction_of(job), e);
+        set_trouble(d, job, e);
         lane_done(d->lane, job);
         return;
     }
@@ -243,9 +263,11 @@ static void reopen(struct disk_mover *d) {
         return;
     bool ok = disk_files_reopen(d->files, &err) == WEIR_OK;
     if (ok)
-        end_trouble(d, DISK_WRITE);
+        tell_end(d, DISK_WRITE);
     pthread_mutex_lock(&d->lane->lock);
     d->gone = !ok;
+    if (ok)
+        d->trouble[DISK_WRITE] = (struct disk_trouble){0};
     d->reopen = ok ? DISK_REOPENED : DISK_NOT_REOPENED;
     if (!ok)
         d->trouble[DISK_WRITE].until = clock_seconds() + d->pause;
@@ -324,9 +346,9 @@ static void end_job(struct disk_mover *d, struct shelf_job *job) {
         error = error ? error : p->error;
     }
     if (error)
-        set_trouble(d, direction_of(job), error);
+        set_trouble(d, job, error);
     else
-        end_trouble(d, direction_of(job));
+        ease_trouble(d, job);
     lane_done(d->lane, job);
 }
 

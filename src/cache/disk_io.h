@@ -12,13 +12,18 @@
 
 enum disk_way { DISK_AUTO, DISK_RING, DISK_THREADS };
 enum disk_direction { DISK_READ, DISK_WRITE, DISK_DIRECTIONS };
-enum { DISK_MAX_THREADS = 8 };
+/* More room on a full disk is asked for as rarely as this: each attempt in vain costs a store. */
+enum { DISK_MAX_THREADS = 8, DISK_GROW_PAUSES = 6 };
 
-/* A direction that does not work at present. */
+/* A direction that does not work at present. It is over only when as many bytes as failed have been
+ * moved since, and none has failed for one pause: a record that is small enough for what a full
+ * disk has left, or that goes to a place there was, says nothing about the next one. */
 struct disk_trouble {
-    bool on;
+    bool on, space;    /* space: there was no room for more */
     uint32_t failures; /* one after another */
     double until;      /* no new attempt before (clock_seconds) */
+    double failed_at;  /* the last time */
+    uint64_t owed;     /* bytes to be moved until it is over; space: by which the files must grow */
 };
 
 /* The engine's wish to have something written that is no move. */
@@ -48,7 +53,6 @@ struct disk_mover {
     /* Under the lane's lock. */
     struct shelf_job *ready[DISK_DIRECTIONS], **ready_end[DISK_DIRECTIONS];
     struct disk_trouble trouble[DISK_DIRECTIONS];
-    bool full; /* no space was left; the engine's thread clears it */
     struct disk_notes *notes;
     bool gone; /* the files were deleted */
     enum disk_reopen { DISK_STAYS, DISK_REOPEN, DISK_REOPENED, DISK_NOT_REOPENED } reopen;
@@ -73,7 +77,7 @@ void disk_mover_reopen(struct disk_mover *d);
 bool disk_mover_reopened(struct disk_mover *d, bool *ok);
 /* May a job of this direction be tried now? */
 bool disk_mover_may(struct disk_mover *d, enum disk_direction which);
-/* Did the last one work? */
+/* Did the last one that ended work? */
 bool disk_mover_works(struct disk_mover *d, enum disk_direction which);
 
 /* For the two ways: a piece of a part, to be moved between a buffer and [offset, offset + span) of

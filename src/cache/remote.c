@@ -91,7 +91,8 @@ struct remote {
     uint64_t era;      /* how often the server has come up */
     uint32_t failures; /* in a row */
     uint64_t up_ns, retry_ns;
-    bool writes_off;
+    bool writes_off, refusal_told;
+    uint64_t refused_bytes;  /* to be taken before it is said that it takes records again */
     uint64_t write_retry_ns; /* when one store may try */
 };
 
@@ -243,18 +244,26 @@ static void server_found(struct remote *r, bool at_start) {
              at_start ? "connected" : "answers again");
 }
 
-static void writes_refused(struct remote *r, const char *why) {
-    if (!r->writes_off)
+static void writes_refused(struct remote *r, const char *why, uint64_t bytes) {
+    if (!r->refusal_told)
         log_line(LOG_WARN, "remote store %s: takes no records: %s", r->address.label, why);
+    r->refusal_told = true;
     r->writes_off = true;
+    if (bytes > r->refused_bytes)
+        r->refused_bytes = bytes;
     finish_waiting(r, TIER_STORE);
     r->write_retry_ns = clock_ns() + (uint64_t)(r->limits.pause_seconds * 1e9);
 }
 
-static void writes_taken(struct remote *r) {
-    if (r->writes_off)
-        log_line(LOG_INFO, "remote store %s: takes records again", r->address.label);
+/* A full server may have room for a page and none for the next one: that is told as one condition,
+ * until as much as was refused has been taken. */
+static void writes_taken(struct remote *r, uint64_t bytes) {
     r->writes_off = false;
+    r->refused_bytes -= bytes < r->refused_bytes ? bytes : r->refused_bytes;
+    if (r->refusal_told && r->refused_bytes == 0) {
+        r->refusal_told = false;
+        log_line(LOG_INFO, "remote store %s: takes records again", r->address.label);
+    }
 }
 
 /* --- threads ---------------------------------------------------------------------------------- */
@@ -318,8 +327,8 @@ static enum tier_result work(struct worker *w, struct tier_move *m, bool own_onl
     return TIER_FAILED;
 }
 
-/* With the lock: what the last move or touch says about the server. */
-static void judge_server(struct worker *w) {
+/* With the lock: what the last move (NULL: touch) says about the server. */
+static void judge_server(struct worker *w, const struct tier_move *m) {
     struct remote *r = w->r;
     const struct remote_mover *v = &w->mover;
     switch (v->trouble) {
@@ -328,10 +337,12 @@ static void judge_server(struct worker *w) {
         if (w->era == r->era && r->up && !r->closing)
             server_lost(r, v->why, false);
         break;
-    case REMOTE_NO_WRITES: writes_refused(r, v->why); break;
+    case REMOTE_NO_WRITES:
+        writes_refused(r, v->why, m ? remote_move_bytes(&r->setup, m) : 0);
+        break;
     case REMOTE_FINE:
         if (v->wrote)
-            writes_taken(r);
+            writes_taken(r, m ? m->bytes : 0);
         break;
     }
 }
@@ -375,7 +386,7 @@ static void run(struct worker *w, struct tier_move *m) {
 
     pthread_mutex_lock(&r->lock);
     w->moving = false;
-    judge_server(w);
+    judge_server(w, m);
     if (m) {
         const double up_seconds = (double)(clock_ns() - r->up_ns) * 1e-9;
         if (result == TIER_OK &&

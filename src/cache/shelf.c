@@ -413,6 +413,11 @@ void shelf_grow(struct shelf *s) {
     s->limit = s->budget;
 }
 
+bool shelf_filled(const struct shelf *s) {
+    uint64_t left = s->budget - s->backed_bytes;
+    return left < s->kind[SHELF_PAGE].bytes && left < s->kind[SHELF_STATE].bytes;
+}
+
 void shelf_forget(struct shelf *s) {
     enum shelf_kind kind;
     uint32_t place;

@@ -94,6 +94,8 @@ const struct shelf_record *shelf_newest(const struct shelf *s);
  * budget. */
 void shelf_shrink(struct shelf *s);
 void shelf_grow(struct shelf *s);
+/* Is so much of the budget backed that no place fits what is left? */
+bool shelf_filled(const struct shelf *s);
 /* The bytes of all places are gone: loses every record; none may be pinned. */
 void shelf_forget(struct shelf *s);
 

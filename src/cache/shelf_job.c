@@ -105,6 +105,7 @@ static enum tier_result job_open(struct shelf *s, struct tier_move *m, struct sh
     job->task = m->task;
     job->began = clock_seconds();
     enum tier_result result = TIER_OK;
+    const uint64_t backed = shelf_get_usage(s).backed;
     pin_all(s, m, job->parts);
     for (uint32_t i = 0; i < m->n_pages && result == TIER_OK; i++) {
         result =
@@ -119,6 +120,8 @@ static enum tier_result job_open(struct shelf *s, struct tier_move *m, struct sh
     for (uint32_t i = 0; i < job->n_parts; i++)
         if (job->parts[i].moving)
             job->bytes += shelf_record_bytes(s, job->parts[i].kind);
+    const uint64_t now_backed = shelf_get_usage(s).backed;
+    job->grows = shelf_filled(s) ? UINT64_MAX : now_backed > backed ? now_backed - backed : 0;
     bool moving = job->bytes > 0;
     if (result == TIER_OK && moving && m->task == TIER_STORE && !draw_give_back(s, job))
         result = TIER_DECLINED;
@@ -149,6 +152,7 @@ static int severity(enum tier_result r) {
 static void job_close(struct shelf_lane *l, struct shelf *s, struct shelf_job *job) {
     struct tier_move *m = job->move;
     enum tier_result result = TIER_OK;
+    l->no_space |= job->no_space;
     for (uint32_t i = 0; i < job->n_give_back; i++)
         shelf_given_back(s, job->give_back[i].kind, job->give_back[i].place);
     for (uint32_t i = 0; i < job->n_parts; i++) {

@@ -42,12 +42,15 @@ struct shelf_job {
     struct shelf_place *give_back; /* to be done before anything is written */
     uint32_t n_give_back;
     uint64_t bytes; /* to be moved */
+    uint64_t grows; /* stores: bytes that they add to those behind places; UINT64_MAX: they fill
+                       the budget */
     double began;
 
     /* disk_io.c's own. */
     uint64_t (*sums)[2];
     uint32_t next_part, next_piece, left;
     int error;
+    bool no_space; /* failed for want of it: its places may have no bytes behind them */
 };
 
 /* Two queues: jobs to do and what has been done. */
@@ -62,6 +65,7 @@ struct shelf_lane {
     uint32_t open;    /* jobs not yet collected; likewise */
     uint64_t damaged; /* records dropped because they were wrong; likewise */
     uint64_t lost;    /* or unreadable; likewise */
+    bool no_space;    /* a job failed for want of it; the owner clears it; likewise */
     uint64_t began;   /* resets and new beginnings, counted by the owner; likewise */
     uint64_t most_storing_bytes;
     uint64_t storing_bytes; /* of stores not yet collected; likewise */

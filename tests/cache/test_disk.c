@@ -85,18 +85,22 @@ static void log_begin(void) {
     assert_true(log_file >= 0);
     dup2(log_file, 2);
 }
+static char log_text[1 << 16];
+static unsigned log_now(const char *needle) {
+    ssize_t n = pread(log_file, log_text, sizeof log_text - 1, 0);
+    log_text[n < 0 ? 0 : n] = 0;
+    unsigned count = 0;
+    for (char *at = log_text; (at = strstr(at, needle)); at++)
+        count++;
+    return count;
+}
 static unsigned log_end(const char *needle) {
-    static char text[1 << 16];
     dup2(saved_stderr, 2);
     close(saved_stderr);
-    ssize_t n = pread(log_file, text, sizeof text - 1, 0);
+    unsigned count = log_now(needle);
     close(log_file);
-    text[n < 0 ? 0 : n] = 0;
-    unsigned count = 0;
-    for (char *at = text; (at = strstr(at, needle)); at++)
-        count++;
     if (!count)
-        print_message("log: %s", text);
+        print_message("log: %s", log_text);
     return count;
 }
 
@@ -627,6 +631,44 @@ static void a_full_disk_declines_says_so_once_and_recovers(void **state) {
     case_close(&c);
 }
 
+/* Units of four records on a disk with room for a few: one that fits the places there are, or the
+ * last bytes of the disk, is no sign of room. */
+static void a_disk_that_stays_full_is_told_of_once_until_there_is_room(void **state) {
+    struct ground *g = *state;
+    struct tier_case c;
+    case_small(&c);
+    if (mount("weir", g->dir, "tmpfs", 0, "size=256k") != 0)
+        skip();
+    log_begin();
+    struct tier *t = open_disk(g, &c, 100 * PLACE);
+    unsigned stored = 0;
+    uint64_t n = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 30; i++, n += 10)
+            stored += case_store(&c, t, n, i % 3 ? 1 : 4, n + 3, i % 2) == TIER_OK;
+        pause_over();
+        for (int i = 0; i < 30; i++, n += 10)
+            stored += case_store(&c, t, n, 1, 0, false) == TIER_OK;
+        usleep(1200000); /* then more room is asked for */
+    }
+    const unsigned while_full = stored;
+    bool silent = log_now("writes again") == 0;
+    assert_int_equal(mount("weir", g->dir, "tmpfs", MS_REMOUNT, "size=4m"), 0);
+    for (int i = 0; i < 60; i++, n += 10)
+        stored += case_store(&c, t, n, 4, n + 3, true) == TIER_OK;
+    uint64_t pages = usage_of(t).pages + usage_of(t).states;
+    bool takes = usage_of(t).takes;
+    t->close(t);
+    assert_int_equal(umount(g->dir), 0);
+    unsigned again = log_now("writes again");
+    assert_int_equal(log_end("cannot write: No space left on device"), 1);
+    assert_true(silent);
+    assert_int_equal(again, 1);
+    assert_true(while_full > 20 && stored >= while_full + 50);
+    assert_true(pages > 90 && takes);
+    case_close(&c);
+}
+
 static void a_limit_of_file_size_is_no_end_of_the_process(void **state) {
     struct tier_case c;
     case_small(&c);
@@ -643,12 +685,17 @@ static void a_limit_of_file_size_is_no_end_of_the_process(void **state) {
     setrlimit(RLIMIT_FSIZE, &was);
     pause_over();
     enum tier_result after = case_store(&c, t, 30, 1, 0, false);
+    bool early = log_now("writes again") > 0; /* in a place there was */
+    usleep(1200000);
+    enum tier_result as_much = case_store(&c, t, 40, 10, 0, false);
     t->close(t);
     assert_int_equal(log_end("writes again"), 1);
     assert_int_equal(over, TIER_FAILED);
     assert_int_equal(off, TIER_DECLINED);
     assert_int_equal(load, TIER_OK);
     assert_int_equal(after, TIER_OK);
+    assert_false(early);
+    assert_int_equal(as_much, TIER_OK);
     case_close(&c);
 }
 
@@ -811,6 +858,7 @@ int main(void) {
         BOTH(an_entry_of_another_place_is_not_believed),
         BOTH(files_cut_short_lose_their_ends_only),
         BOTH(a_full_disk_declines_says_so_once_and_recovers),
+        BOTH(a_disk_that_stays_full_is_told_of_once_until_there_is_room),
         BOTH(a_limit_of_file_size_is_no_end_of_the_process),
         BOTH(unreadable_records_are_dropped_and_the_rest_stays),
         BOTH(a_disk_that_cannot_be_read_is_left_alone_for_a_while),
