@@ -1,6 +1,8 @@
 /* gate.c: judges a candidate against a baseline. Called by `weir bench gate`. */
 #include "bench/gate.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -248,9 +250,9 @@ static void print_end(FILE *out, const struct gate *g) {
 
 void gate_print(FILE *out, const struct gate *g, const struct compare_side *baseline,
                 const struct compare_side *candidate) {
-    fprintf(out, "baseline   %s (%zu run%s)\ncandidate  %s (%zu run%s)\n\n", baseline->name,
-            baseline->n, baseline->n == 1 ? "" : "s", candidate->name, candidate->n,
-            candidate->n == 1 ? "" : "s");
+    fprintf(out, "baseline   %s (%zu %s)\ncandidate  %s (%zu %s)\n\n", baseline->name, baseline->n,
+            plural(baseline->n, "run", "runs"), candidate->name, candidate->n,
+            plural(candidate->n, "run", "runs"));
     fprintf(out, "%-20s %-10s %12s %12s %16s %32s %9s\n", "", "", "baseline", "candidate", "change",
             "interval of the change", "allowed");
     for (size_t i = 0; i < g->n; i++)

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/plural.h"
 #include "bench/kernels_call.h"
 #include "bench/kernels_machine.h"
 #include "ops/cpu/cpu.h"
@@ -370,7 +371,8 @@ weir_status kernels_run(const struct kernel_options *o, struct kernel_report *ou
     }
     struct bench b = {.o = o, .effort = effort_of(o), .team = team_open(o->threads)};
     if (!b.team)
-        return weir_fail(err, WEIR_NO_MEMORY, "--threads", "cannot start %u threads", o->threads);
+        return weir_fail(err, WEIR_NO_MEMORY, "--threads", "cannot start %u %s", o->threads,
+                         plural(o->threads, "thread", "threads"));
     out->before = idle_probe(o->small ? 0.01 : 0.3);
     weir_status s = roof_open(b.team, (size_t)b.effort.least_bytes, &b.meter, err);
     if (!s) {

@@ -3,6 +3,8 @@
  * shared machine must see how it came about. */
 #include "bench/kernels.h"
 
+#include "base/plural.h"
+
 #include "bench/kernels_machine.h"
 
 #include <math.h>
@@ -111,8 +113,9 @@ const char *kernels_warning(const struct kernel_report *r, char *buf, size_t cap
     if (!r->quiet)
         snprintf(buf, cap,
                  "the machine was busy: others kept %.2f cores before and %.2f after, and %zu of "
-                 "%zu cases were disturbed; do not compare these figures",
-                 r->before.others, r->after.others, r->busy, r->n);
+                 "%zu %s disturbed; do not compare these figures",
+                 r->before.others, r->after.others, r->busy, r->n,
+                 plural(r->n, "case was", "cases were"));
     return buf;
 }
 

@@ -2,6 +2,7 @@
 #include "bench/replay_inside.h"
 
 #include "base/rng.h"
+#include "base/plural.h"
 
 #include <math.h>
 #include <string.h>
@@ -87,11 +88,12 @@ static weir_status check_context(const struct replay *r, weir_error *err) {
         return WEIR_OK; /* the schedule says what is wrong */
     if (!r->max_context)
         return weir_fail(err, WEIR_BAD_VALUE, "trace", "no prompt is short enough to be sent");
-    return weir_fail(
-        err, WEIR_BAD_VALUE, "--max-context",
-        "no call of the trace fits into %" PRIu64 " tokens, which is %s: the shortest has %" PRIu64
-        " with its answer; --length-scale makes them shorter",
-        r->max_context, o->max_context ? "what was given" : "what the server says", least);
+    return weir_fail(err, WEIR_BAD_VALUE, "--max-context",
+                     "no call of the trace fits into %" PRIu64
+                     " %s, which is %s: the shortest has %" PRIu64
+                     " with its answer; --length-scale makes them shorter",
+                     r->max_context, plural(r->max_context, "token", "tokens"),
+                     o->max_context ? "what was given" : "what the server says", least);
 }
 
 static void on_composed(void *user) {
@@ -242,39 +244,44 @@ static void loop(struct replay *r) {
 
 /* ------------------------------------------------------------------------------------- closing */
 
-/* `what` begins with a noun in the plural. */
-static void warn(struct replay *r, uint64_t n, const char *what) {
-    int noun = (int)strcspn(what, " ");
+static void warn(struct replay *r, uint64_t n, const char *one, const char *many,
+                 const char *what) {
     if (n > 0)
-        run_warn(r->run, "%" PRIu64 " %.*s%s", n, n == 1 ? noun - 1 : noun, what, what + noun);
+        run_warn(r->run, "%" PRIu64 " %s %s", n, plural(n, one, many), what);
+}
+
+static void warn_answers(struct replay *r, uint64_t n, const char *what) {
+    warn(r, n, "answer", "answers", what);
 }
 
 static void warn_all(struct replay *r) {
     const struct oddities *o = &r->odd;
-    warn(r, o->same_id, "answers carried the id of another answer");
-    warn(r, o->id_changed, "answers changed their id on the way");
-    warn(r, o->few_tokens,
-         "answers reported fewer tokens than half the pieces they came in: pieces were counted");
-    warn(r, o->many_tokens,
-         "answers reported more tokens than were asked for in fewer pieces than "
-         "that: pieces were counted");
-    warn(r, o->no_usage, "answers had no usage: tokens were counted here");
-    warn(r, o->cached_more, "answers reported more cached tokens than the prompt has: not used");
-    warn(r, o->no_number,
-         "answers reported counts of tokens that are no whole numbers from 0 to 2^53: not used");
-    warn(r, o->no_end_mark, "streams ended without the end mark [DONE]");
-    warn(r, o->resent, "calls were sent again because an open connection had died");
+    warn_answers(r, o->same_id, "carried the id of another answer");
+    warn_answers(r, o->id_changed, "changed their id on the way");
+    warn_answers(r, o->few_tokens,
+                 "reported fewer tokens than half the pieces they came in: pieces were counted");
+    warn_answers(r, o->many_tokens,
+                 "reported more tokens than were asked for in fewer pieces than "
+                 "that: pieces were counted");
+    warn_answers(r, o->no_usage, "had no usage: tokens were counted here");
+    warn_answers(r, o->cached_more, "reported more cached tokens than the prompt has: not used");
+    warn_answers(r, o->no_number,
+                 "reported counts of tokens that are no whole numbers from 0 to 2^53: not used");
+    warn(r, o->no_end_mark, "stream", "streams", "ended without the end mark [DONE]");
+    warn(r, o->resent, "call was", "calls were", "sent again because an open connection had died");
     if (o->prompt_length > 0)
         run_warn(r->run,
-                 "%" PRIu64
-                 " answer%s reported another prompt length than can have been sent, by up "
-                 "to %" PRIu64 " tokens: what was sent was counted",
-                 o->prompt_length, o->prompt_length == 1 ? "" : "s", o->prompt_difference);
+                 "%" PRIu64 " %s reported another prompt length than can have been sent, by up "
+                 "to %" PRIu64 " %s: what was sent was counted",
+                 o->prompt_length, plural(o->prompt_length, "answer", "answers"),
+                 o->prompt_difference, plural(o->prompt_difference, "token", "tokens"));
     if (r->o->tree->dropped_agents > 0)
-        run_warn(r->run, "%u sub-agents that nothing started were left out",
-                 r->o->tree->dropped_agents);
+        run_warn(r->run, "%u %s left out", r->o->tree->dropped_agents,
+                 plural(r->o->tree->dropped_agents, "sub-agent that nothing started was",
+                        "sub-agents that nothing started were"));
     if (r->o->trace->n_warnings > 0)
-        run_warn(r->run, "trace: %u oddities, the first: %.300s", r->o->trace->n_warnings,
+        run_warn(r->run, "trace: %u %s %.300s", r->o->trace->n_warnings,
+                 plural(r->o->trace->n_warnings, "oddity:", "oddities, the first:"),
                  r->o->trace->warning);
 }
 

@@ -4,6 +4,7 @@
 #include "bench/replay_inside.h"
 
 #include "base/rng.h"
+#include "base/plural.h"
 
 #include <string.h>
 
@@ -275,14 +276,12 @@ static void refuse_endless(struct flight_http *f, int status) {
     char text[128] = "";
     if (asked > 0 && pieces > 2 * asked + SPARE_PIECES)
         snprintf(text, sizeof text,
-                 "the answer has %" PRIu32 " pieces where %" PRIu64
-                 " tokens were asked for, and goes on",
-                 pieces, asked);
+                 "the answer has %" PRIu32 " pieces where %" PRIu64 " %s asked for, and goes on",
+                 pieces, asked, plural(asked, "token was", "tokens were"));
     else if ((asked > 0 || status != 200) && f->bytes > SPARE_BYTES + asked * TOKEN_BYTES)
         snprintf(text, sizeof text,
-                 "the answer has %" PRIu64 " bytes where %" PRIu64
-                 " tokens were asked for, and goes on",
-                 f->bytes, asked);
+                 "the answer has %" PRIu64 " bytes where %" PRIu64 " %s asked for, and goes on",
+                 f->bytes, asked, plural(asked, "token was", "tokens were"));
     if (text[0])
         client_refuse(f->exchange, text);
 }

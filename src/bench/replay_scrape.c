@@ -1,6 +1,8 @@
 /* replay_scrape.c: samples of the server's metrics while a run goes on. Called by replay.c. */
 #include "bench/replay_inside.h"
 
+#include "base/plural.h"
+
 #include "bench/adapter.h"
 
 #include <math.h>
@@ -80,16 +82,17 @@ int64_t replay_scrape(struct replay *r, int64_t now) {
 void replay_scrape_warn(struct replay *r) {
     r->scrape.failed += r->scrape.exchange != NULL;
     if (r->scrape.failed > 0)
-        run_warn(
-            r->run, "%u looks at the server's metrics failed or had no answer%s", r->scrape.failed,
-            r->scrape.failures >= FAILURES_GIVEN_UP ? ", the last ones in a row: given up" : "");
+        run_warn(r->run, "%u %s at the server's metrics failed or had no answer%s",
+                 r->scrape.failed, plural(r->scrape.failed, "look", "looks"),
+                 r->scrape.failures >= FAILURES_GIVEN_UP ? ", the last ones in a row: given up"
+                                                         : "");
     if (r->scrape.unknown > 0)
-        run_warn(r->run, "%u looks at the server's metrics found no name that %s is known to have",
-                 r->scrape.unknown, server_kind_name(r->probe.kind));
+        run_warn(r->run, "%u %s at the server's metrics found no name that %s is known to have",
+                 r->scrape.unknown, plural(r->scrape.unknown, "look", "looks"),
+                 server_kind_name(r->probe.kind));
     if (r->scrape.too_full > 0)
-        run_warn(r->run,
-                 "%u looks at the server's metrics told of a cache fuller than full: not used",
-                 r->scrape.too_full);
+        run_warn(r->run, "%u %s at the server's metrics told of a cache fuller than full: not used",
+                 r->scrape.too_full, plural(r->scrape.too_full, "look", "looks"));
 }
 
 void replay_scrape_last(struct replay *r) {

@@ -3,6 +3,7 @@
 #include "bench/report_parts.h"
 
 #include "base/clock.h"
+#include "base/plural.h"
 #include "bench/report_config.h"
 
 #include <errno.h>
@@ -120,8 +121,8 @@ static weir_status top(struct html *h, const struct report *r, weir_error *err) 
     strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &tm);
     html_raw(h, "<body>\n<header><div><h1>");
     html_text(h, r->title);
-    html_format(h, "</h1><p class=\"muted\">%zu run%s, %zu series. Made %s by weir.</p></div>",
-                r->n, r->n == 1 ? "" : "s", r->n_series, date);
+    html_format(h, "</h1><p class=\"muted\">%zu %s, %zu series. Made %s by weir.</p></div>", r->n,
+                plural(r->n, "run", "runs"), r->n_series, date);
     weir_status status = downloads(h, r, err);
     if (status)
         return status;

@@ -1,5 +1,7 @@
 /* report_tables.c: the figures of all runs, what is wrong with each, and how they were set up. */
 #include "bench/configuration.h"
+
+#include "base/plural.h"
 #include "bench/report_parts.h"
 
 #include <math.h>
@@ -161,10 +163,10 @@ static void of_point(struct html *h, const struct report_point *p) {
         html_raw(h, ".</p>");
     }
     html_format(h,
-                "<p class=\"muted\">%u calls, %u of warm-up, %u kept, %u failed, %u skipped, %u "
+                "<p class=\"muted\">%u %s, %u of warm-up, %u kept, %u failed, %u skipped, %u "
                 "cancelled; answers of another length than asked for: %u.",
-                p->s.total, p->s.warmup, p->s.kept, p->s.failed, p->s.skipped, p->s.cancelled,
-                p->s.length_missed);
+                p->s.total, plural(p->s.total, "call", "calls"), p->s.warmup, p->s.kept,
+                p->s.failed, p->s.skipped, p->s.cancelled, p->s.length_missed);
     if (isfinite(p->lateness_p99_us))
         html_format(h,
                     " The client sent 99 %% of its requests within %s of the plan and used %s of "

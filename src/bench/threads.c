@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/team.h"
+#include "base/plural.h"
 #include "bench/kernels_machine.h"
 
 #include <pthread.h>
@@ -267,7 +268,8 @@ weir_status threads_measure(const struct threads_options *o, struct threads_repo
     struct neighbour neighbour = {.core = out->neighbour};
     weir_status s = WEIR_OK;
     if (!team || !lines)
-        s = weir_fail(err, WEIR_NO_MEMORY, "--threads", "cannot start %u threads", o->threads);
+        s = weir_fail(err, WEIR_NO_MEMORY, "--threads", "cannot start %u %s", o->threads,
+                      plural(o->threads, "thread", "threads"));
     struct run run = {.team = team, .seconds = o->seconds, .kept = lines};
     out->before = idle_probe(o->seconds);
     if (!s)

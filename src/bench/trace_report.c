@@ -1,6 +1,8 @@
 /* trace_report.c: counts a trace and prints what was counted. Called by the command. */
 #include "bench/trace_report.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -222,7 +224,8 @@ static void print_reuse(const struct trace_report *r, FILE *out) {
         return;
     }
     if (r->block_tokens)
-        line(out, "blocks", s->blocks, "  of %" PRIu32 " tokens", r->block_tokens);
+        line(out, "blocks", s->blocks, "  of %" PRIu32 " %s", r->block_tokens,
+             plural(r->block_tokens, "token", "tokens"));
     else
         line(out, "blocks", s->blocks, "  of sizes that differ between sessions");
     line(out, "hits", s->hits, "  %.6f of the blocks: a cache that never forgets",
@@ -237,27 +240,30 @@ static void print_sums(const struct trace_report *r, FILE *out) {
     char largest[32];
     line(out, "sessions", t->n_sessions, "  %s", trace_format_name(t->format));
     if (s->agents)
-        line(out, "requests", s->requests, "  %" PRIu64 " of them by %" PRIu64 " sub-agents",
-             s->agent_requests, s->agents);
+        line(out, "requests", s->requests, "  %" PRIu64 " of them by %" PRIu64 " %s",
+             s->agent_requests, s->agents, plural(s->agents, "sub-agent", "sub-agents"));
     else
         line(out, "requests", s->requests, "%s", "");
     if (r->tree->dropped_agents)
         line(out, "dropped", r->tree->dropped_agents,
-             "  sub-agents with %" PRIu32 " requests: no turn before them would start them",
-             r->tree->dropped_calls);
+             "  %s with %" PRIu32 " %s: no turn before would start %s",
+             plural(r->tree->dropped_agents, "sub-agent", "sub-agents"), r->tree->dropped_calls,
+             plural(r->tree->dropped_calls, "request", "requests"),
+             plural(r->tree->dropped_agents, "it", "them"));
     if (r->parallel_chains)
-        line(out, "parallel", r->parallel_chains,
-             "  further chains of sub-agents whose calls overlap");
+        line(out, "parallel", r->parallel_chains, "  further %s of sub-agents whose calls overlap",
+             plural(r->parallel_chains, "chain", "chains"));
     if (r->tree->odd_waits)
         line(out, "odd waits", r->tree->odd_waits,
-             "  think times more than a second from what the calls' times say");
+             "  think %s more than a second from what the calls' times say",
+             plural(r->tree->odd_waits, "time", "times"));
     if (r->texts < t->n_requests)
         line(out, "input tokens", s->sum_in, "  largest %s", grouped(s->max_in, largest));
     if (r->without_out < t->n_requests)
         line(out, "output tokens", s->sum_out, "%s", "");
     if (r->texts)
-        line(out, "texts", r->texts, "  prompts as text, %s bytes: their tokens are not counted",
-             grouped(r->text_bytes, largest));
+        line(out, "texts", r->texts, "  %s as text, %s bytes: tokens are not counted",
+             plural(r->texts, "prompt", "prompts"), grouped(r->text_bytes, largest));
     print_reuse(r, out);
     if (r->span_seconds > 0)
         fprintf(out, "%-14s %14.1f  seconds: %.3f requests a second\n", "arrivals", r->span_seconds,
@@ -312,6 +318,6 @@ void trace_report_print(const struct trace_report *r, bool sessions, FILE *out) 
     if (sessions)
         print_sessions(r, out);
     if (r->trace->n_warnings)
-        fprintf(out, "\n%" PRIu32 " odd place%s accepted, first: %s\n", r->trace->n_warnings,
-                r->trace->n_warnings > 1 ? "s" : "", r->trace->warning);
+        fprintf(out, "\n%" PRIu32 " odd %s accepted, first: %s\n", r->trace->n_warnings,
+                plural(r->trace->n_warnings, "place", "places"), r->trace->warning);
 }

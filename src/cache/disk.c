@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/plural.h"
 #include "cache/disk_dir.h"
 
 #include <string.h>
@@ -186,15 +187,17 @@ weir_status disk_open_tuned(const struct tier_setup *setup, const char *director
                          "no memory or thread for the disk cache");
     }
     struct shelf_usage u = shelf_get_usage(d->shelf);
-    log_line(LOG_INFO, "disk cache %s: %s%s, %" PRIu64 " pages and %" PRIu64 " states found",
+    log_line(LOG_INFO, "disk cache %s: %s%s, %" PRIu64 " %s and %" PRIu64 " %s found",
              d->files.path, d->mover.way == DISK_RING ? "io_uring" : "threads",
              d->files.direct ? ", past the page cache" : "", u.records[SHELF_PAGE],
-             u.records[SHELF_STATE]);
+             plural(u.records[SHELF_PAGE], "page", "pages"), u.records[SHELF_STATE],
+             plural(u.records[SHELF_STATE], "state", "states"));
     if (beyond > 0)
         log_line(LOG_WARN,
-                 "disk cache %s: %" PRIu64 " records more than its limit of %" PRIu64
-                 " bytes holds were given up, those used longest ago first",
-                 d->files.path, beyond, bytes);
+                 "disk cache %s: %" PRIu64 " %s more than its limit of %" PRIu64
+                 " bytes holds %s given up, used longest ago first",
+                 d->files.path, beyond, plural(beyond, "record", "records"), bytes,
+                 plural(beyond, "was", "were"));
     disk_dir_tell_others(d->files.path);
     *out = &d->tier;
     return WEIR_OK;

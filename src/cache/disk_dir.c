@@ -3,6 +3,7 @@
 #include "cache/disk_dir.h"
 
 #include "base/log.h"
+#include "base/plural.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -106,8 +107,8 @@ void disk_dir_tell_others(const char *path) {
     closedir(d);
     if (n > 0)
         log_line(LOG_INFO,
-                 "disk cache %s: beside it %" PRIu32 " of other models or settings take %.1f MiB: "
+                 "disk cache %s: beside it %" PRIu32 " of other models or settings %s %.1f MiB: "
                  "%s; the limit does not count them, and they may be deleted while nobody uses "
                  "them",
-                 path, n, (double)bytes / (1 << 20), names);
+                 path, n, plural(n, "takes", "take"), (double)bytes / (1 << 20), names);
 }

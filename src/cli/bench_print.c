@@ -1,6 +1,8 @@
 /* bench_print.c: what is said of a run on a terminal and in the object of --json. */
 #include "cli/bench_args.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -61,7 +63,8 @@ static void print_cache(const struct run *run, const struct run_summary *s) {
 }
 
 static void print_overhead(const struct client_overhead *o) {
-    printf("Client: %.1f %% of a core, at most %u calls at once\n", o->busy * 100, o->most_streams);
+    printf("Client: %.1f %% of a core, at most %u %s at once\n", o->busy * 100, o->most_streams,
+           plural(o->most_streams, "call", "calls"));
     printf("  %-22s %12s %12s %12s %12s\n", "", "mean", "p50", "p99", "max");
     const struct {
         const char *name;
@@ -132,7 +135,8 @@ static void print_errors(const struct run *run) {
 void bench_print(const struct run *run, const struct run_summary *s, const char *dir) {
     printf("%s on %s, ", run->dataset, run->subject.framework);
     print_load(run);
-    printf(": %u calls kept of %u profiled, %u of the warm-up\n", s->kept, s->profiled, s->warmup);
+    printf(": %u %s kept of %u profiled, %u of the warm-up\n", s->kept,
+           plural(s->kept, "call", "calls"), s->profiled, s->warmup);
     print_latency(s);
     value("total throughput", s->per_gpu_total, "tokens/s/GPU");
     value("output throughput", s->per_gpu_out, "tokens/s/GPU");

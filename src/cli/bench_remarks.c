@@ -2,6 +2,8 @@
  * warnings; and whether there are figures at all. Called by bench_job.c and the commands. */
 #include "cli/bench_args.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -66,13 +68,14 @@ static void remark_prompts(const struct bench_args *a, const struct means *m, st
 static void remark_answers(const struct bench_args *a, const struct means *m, struct run *run,
                            const struct run_summary *s) {
     if (s->assumed > 0)
-        run_warn(run, "%u of %u answers were counted as one token a chunk, which need not be so%s",
-                 s->assumed, s->kept, a->tokenizer ? "" : "; --tokenizer counts their text");
+        run_warn(run, "%u of %u %s counted as one token a chunk, which need not be so%s",
+                 s->assumed, s->kept, plural(s->kept, "answer was", "answers were"),
+                 a->tokenizer ? "" : "; --tokenizer counts their text");
     if (m->n_out > 0)
         run_warn(run,
-                 "%u answers had another length: %.1f tokens where %.1f were asked for, on "
+                 "%u %s had another length: %.1f tokens where %.1f were asked for, on "
                  "average",
-                 m->n_out, m->out_got, m->out_asked);
+                 m->n_out, plural(m->n_out, "answer", "answers"), m->out_got, m->out_asked);
 }
 
 static void remark_times(const struct means *m, struct run *run, const struct run_summary *s) {
@@ -83,11 +86,12 @@ static void remark_times(const struct means *m, struct run *run, const struct ru
                  (1 - s->itl.mean / s->full_itl.mean) * 100, s->itl.mean * 1e3,
                  s->full_itl.mean * 1e3);
     if (m->n_no_ttft > 0)
-        run_warn(run, "%u answers held no text: they have no TTFT, and means leave them out",
-                 m->n_no_ttft);
-    if (m->n_no_itl > m->n_no_ttft)
-        run_warn(run, "%u answers came in one piece: they have no ITL, and means leave them out",
-                 m->n_no_itl - m->n_no_ttft);
+        run_warn(run, "%u %s held no text: no TTFT, and means leave %s out", m->n_no_ttft,
+                 plural(m->n_no_ttft, "answer", "answers"), plural(m->n_no_ttft, "it", "them"));
+    const uint32_t one_piece = m->n_no_itl > m->n_no_ttft ? m->n_no_itl - m->n_no_ttft : 0;
+    if (one_piece > 0)
+        run_warn(run, "%u %s came in one piece: no ITL, and means leave %s out", one_piece,
+                 plural(one_piece, "answer", "answers"), plural(one_piece, "it", "them"));
     if (s->kept > 0 && s->duration < SHORT_S)
         run_warn(run,
                  "only %.1f s were measured: figures of so short a run vary from one to the next",
@@ -113,8 +117,8 @@ static void remark_lanes(struct run *run) {
         if (run->records[i].lane >= used)
             used = run->records[i].lane + 1;
     if (used > 0 && used < run->concurrency && (!arrivals || !strcmp(arrivals, "closed")))
-        run_warn(run, "only %u of %u lanes had anything to play: the workload has no more", used,
-                 run->concurrency);
+        run_warn(run, "only %u of %u %s had anything to play: the workload has no more", used,
+                 run->concurrency, plural(run->concurrency, "lane", "lanes"));
 }
 
 /* Fresh prompts that share nothing cannot have been cached. */
@@ -154,10 +158,12 @@ static void say_nothing_kept(const struct run *run, const struct run_summary *s,
     }
     if (s->skipped > 0 && s->skipped == s->profiled)
         snprintf(out, cap,
-                 "nothing was measured: all %u calls exceed the context of %" PRIu64
+                 "nothing was measured: %s %u %s the context of %" PRIu64
                  " tokens (the longest has %" PRIu64 " and asks for %" PRIu64
                  "); --max-context says otherwise, --length-scale makes them shorter",
-                 s->skipped, run->max_context, in, longest - in);
+                 plural(s->skipped, "the", "all"), s->skipped,
+                 plural(s->skipped, "call exceeds", "calls exceed"), run->max_context, in,
+                 longest - in);
     else if (s->profiled == 0 && s->warmup > 0)
         snprintf(out, cap,
                  "nothing was measured: all sessions ended in the warm-up, or none had a call due "
@@ -165,8 +171,9 @@ static void say_nothing_kept(const struct run *run, const struct run_summary *s,
     else if (s->profiled == 0)
         snprintf(out, cap, "nothing was measured: no call was due within the duration");
     else
-        snprintf(out, cap, "nothing was measured: of %u calls %u failed, %u were skipped",
-                 s->profiled, s->failed, s->skipped);
+        snprintf(out, cap, "nothing was measured: of %u %s %u failed, %u %s skipped", s->profiled,
+                 plural(s->profiled, "call", "calls"), s->failed, s->skipped,
+                 plural(s->skipped, "was", "were"));
 }
 
 static const struct call_record *first_failure(const struct run *run) {
@@ -186,10 +193,10 @@ bool bench_stands(const struct run *run, const struct run_summary *s, char *out,
     if (run->abort_reason)
         snprintf(out, cap, "aborted: %s", run->abort_reason);
     else if (run->was_cancelled)
-        snprintf(out, cap, "cancelled after %u calls", s->kept);
+        snprintf(out, cap, "cancelled after %u %s", s->kept, plural(s->kept, "call", "calls"));
     else if (ended > 0 && (double)s->failed / ended > RUN_MOST_FAILED)
-        snprintf(out, cap, "%u of %u calls failed (at most %g %% may)", s->failed, ended,
-                 RUN_MOST_FAILED * 100);
+        snprintf(out, cap, "%u of %u %s failed (at most %g %% may)", s->failed, ended,
+                 plural(ended, "call", "calls"), RUN_MOST_FAILED * 100);
     else if (s->kept == 0)
         say_nothing_kept(run, s, out, cap);
     size_t before = n = strlen(out);

@@ -1,6 +1,8 @@
 /* chat_screen.c: the answer's side of `weir chat`. */
 #include "cli/chat_screen.h"
 
+#include "base/plural.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +66,7 @@ void chat_screen_reasoning(void *screen, const char *text, size_t n) {
     if (s->thinking == CHAT_THINKING_SHOW)
         put(s, text, n);
     else if (s->has_colour)
-        printf("\rthinking ... %zu words", s->words);
+        printf("\rthinking ... %zu %s", s->words, plural(s->words, "word", "words"));
     style(s, "\x1b[0m");
     fflush(stdout);
 }
@@ -77,7 +79,7 @@ static void leave_thinking(struct chat_screen *s) {
         fputs(s->ends_line ? "\n" : "\n\n", stdout);
     } else {
         style(s, "\r\x1b[2m");
-        printf("thought in %zu words", s->words);
+        printf("thought in %zu %s", s->words, plural(s->words, "word", "words"));
         style(s, "\x1b[0m\x1b[K");
         putchar('\n');
     }

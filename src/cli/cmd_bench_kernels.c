@@ -1,6 +1,7 @@
 /* cmd_bench_kernels.c: `weir bench kernels`: how near each operation comes to what the machine can
  * do. */
 #include "base/cpu.h"
+#include "base/plural.h"
 #include "bench/kernels.h"
 #include "cli/command.h"
 #include "cli/io.h"
@@ -158,9 +159,10 @@ static void case_done(void *arg, const struct kernel_row *row, size_t done, size
 
 static void print_end(const struct kernel_report *r) {
     const struct roof *f = &r->roof;
-    printf("\nroof at %u threads: read %.1f, modify %.1f, copy %.1f GB/s of memory; %.0f GB/s of "
+    printf("\nroof at %u %s: read %.1f, modify %.1f, copy %.1f GB/s of memory; %.0f GB/s of "
            "cache; f32 %.0f",
-           r->threads, f->read, f->modify, f->copy, f->cache, f->peak[ARITHMETIC_F32]);
+           r->threads, plural(r->threads, "thread", "threads"), f->read, f->modify, f->copy,
+           f->cache, f->peak[ARITHMETIC_F32]);
     for (enum arithmetic i = ARITHMETIC_BF16; i < ARITHMETICS; i++)
         if (f->peak[i] > 0)
             printf(", %s %.0f", arithmetic_name(i), f->peak[i]);

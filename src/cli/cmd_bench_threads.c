@@ -1,6 +1,7 @@
 /* cmd_bench_threads.c: `weir bench threads`: what the thread team costs, alone and beside a busy
  * neighbour. */
 #include "base/cpu.h"
+#include "base/plural.h"
 #include "bench/threads.h"
 #include "cli/command.h"
 #include "cli/io.h"
@@ -54,8 +55,9 @@ static const struct option_group bench_threads_groups[] = {
 };
 
 static void print_report(const struct threads_report *r) {
-    printf("%u threads on %u cores; the neighbour computes on core %u without end\n", r->threads,
-           r->cores, r->neighbour);
+    printf("%u %s on %u %s; the neighbour computes on core %u without end\n", r->threads,
+           plural(r->threads, "thread", "threads"), r->cores, plural(r->cores, "core", "cores"),
+           r->neighbour);
     printf("waking a sleeping team: %.1f us\n\n", r->wake_us);
     printf("%-28s %12s %12s\n", "a barrier, us", "alone", "neighbour");
     for (int k = 0; k < 2; k++)

@@ -2,6 +2,8 @@
  * API: messages as they are sent back, settings as fields of the request. Invariant that bites:
  * SIGINT never ends the program; it drops the typed line, or stops the answer. */
 #include "cli/chat_backend.h"
+
+#include "base/plural.h"
 #include "cli/chat_lines.h"
 #include "cli/chat_screen.h"
 #include "cli/command.h"
@@ -124,9 +126,9 @@ static void show_calls(struct session *s, const json_t *calls) {
 static void show_stats(struct session *s, const struct chat_answer *a) {
     double rest = a->seconds - a->first_seconds;
     chat_screen_note(
-        &s->screen, "%u prompt tokens (%u cached), %u generated, first after %.2f s, %.0f tokens/s",
-        a->prompt_tokens, a->cached_tokens, a->generated_tokens, a->first_seconds,
-        rest > 0 ? (a->generated_tokens - 1) / rest : 0);
+        &s->screen, "%u prompt %s (%u cached), %u generated, first after %.2f s, %.0f tokens/s",
+        a->prompt_tokens, plural(a->prompt_tokens, "token", "tokens"), a->cached_tokens,
+        a->generated_tokens, a->first_seconds, rest > 0 ? (a->generated_tokens - 1) / rest : 0);
 }
 
 /* Answers the last message of the history. On failure that message is taken back, so that the next

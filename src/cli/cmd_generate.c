@@ -2,6 +2,7 @@
  * object. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/plural.h"
 #include "cli/chat_input.h"
 #include "cli/command.h"
 #include "cli/io.h"
@@ -216,16 +217,18 @@ static void print_stats(const struct answer *a, const weir_progress *p, struct t
                         const weir_expert_stats *e) {
     double prefill = a->first ? a->first - t.start : 0;
     fprintf(stderr,
-            "%u prompt tokens, first token after %.3f s (%.0f tokens/s); "
+            "%u prompt %s, first token after %.3f s (%.0f tokens/s); "
             "%u generated (%.0f tokens/s); loaded in %.2f s\n",
-            p->prompt_tokens, prefill, rate((double)p->prompt_tokens, prefill), p->generated_tokens,
+            p->prompt_tokens, plural(p->prompt_tokens, "token", "tokens"), prefill,
+            rate((double)p->prompt_tokens, prefill), p->generated_tokens,
             rate((double)p->generated_tokens - 1, a->last - a->first), t.load);
     if (e->open)
         fprintf(stderr,
-                "experts: %.1f %% of %llu units were in memory, %.2f GB read at %.2f GB/s, waited "
+                "experts: %.1f %% of %llu %s in memory, %.2f GB read at %.2f GB/s, waited "
                 "%.2f s\n",
                 100 * rate((double)e->hits, (double)(e->hits + e->misses)),
-                (unsigned long long)(e->hits + e->misses), (double)e->read_bytes / 1e9,
+                (unsigned long long)(e->hits + e->misses),
+                plural(e->hits + e->misses, "unit was", "units were"), (double)e->read_bytes / 1e9,
                 rate((double)e->read_bytes / 1e9, e->read_seconds), e->stall_seconds);
 }
 

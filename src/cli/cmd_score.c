@@ -1,6 +1,7 @@
 /* cmd_score.c: `weir score`: finds the golden cases that belong to a model, runs them, prints every
  * comparison beside its bound. */
 #include "base/cpu.h"
+#include "base/plural.h"
 #include "cli/command.h"
 #include "cli/engine_args.h"
 #include "cli/progress.h"
@@ -45,7 +46,8 @@ struct total {
 };
 
 static void print_case(const struct score_case *c) {
-    printf("%s (%zu tokens, then %zu)\n", c->name, c->n_prompt, c->n_greedy);
+    printf("%s (%zu %s, then %zu)\n", c->name, c->n_prompt, plural(c->n_prompt, "token", "tokens"),
+           c->n_greedy);
     for (size_t i = 0; i < c->n_checks; i++)
         printf("  %-44s %10.3g  of %-10.3g %s\n", c->check[i].what, c->check[i].error,
                c->check[i].bound, c->check[i].ok ? "ok" : "BEYOND");
@@ -169,10 +171,12 @@ static bool print_total(const struct total *t, const struct score_args *a, bool 
     }
     if (fast)
         printf("continuations that leave the exact one before a close call: %zu, allowed %zu\n"
-               "mean NLL over %zu positions: %.4f %% from the exact column's, allowed 0.5 %%%s\n",
-               t->off_track, may_stray, t->nll_positions, 100 * drift,
+               "mean NLL over %zu %s: %.4f %% from the exact column's, allowed 0.5 %%%s\n",
+               t->off_track, may_stray, t->nll_positions,
+               plural(t->nll_positions, "position", "positions"), 100 * drift,
                judge_drift ? "" : " (too few to judge)");
-    printf("%zu of %zu cases within their bounds: %s\n", t->n - t->failed, t->n,
+    printf("%zu of %zu %s: %s\n", t->n - t->failed, t->n,
+           plural(t->n, "case within its bounds", "cases within their bounds"),
            ok ? "good" : "NOT GOOD");
     return ok;
 }

@@ -1,5 +1,7 @@
 /* cmd_synth.c: `weir synth`: writes a checkpoint of any shape with seeded weights. */
 #include "cli/command.h"
+
+#include "base/plural.h"
 #include "cli/io.h"
 #include "cli/progress.h"
 #include "load/synth.h"
@@ -132,8 +134,9 @@ static int run_synth(void *record, weir_error *err) {
                              err)
                    ? 1
                    : 0;
-    printf("%s: %u layers, %u experts, vocabulary %u, %.2f MB in %u files\n", a->out, r.layers,
-           r.experts, r.vocab, (double)r.bytes / 1e6, r.shards);
+    printf("%s: %u %s, %u %s, vocabulary %u, %.2f MB in %u %s\n", a->out, r.layers,
+           plural(r.layers, "layer", "layers"), r.experts, plural(r.experts, "expert", "experts"),
+           r.vocab, (double)r.bytes / 1e6, r.shards, plural(r.shards, "file", "files"));
     return 0;
 }
 

@@ -2,6 +2,8 @@
  * the quantity that was not held equal, so that above 1 is always better. */
 #include "cli/frontier_view.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -154,7 +156,8 @@ static void print_series(const struct frontier_view *c, const struct series *s) 
     bool power = false;
     for (size_t i = 0; i < s->n; i++)
         power = power || isfinite(s->point[i].cost.joules_per_token);
-    printf("\n%s: %zu of %zu points on the frontier%s\n", s->name, s->n_frontier, s->n,
+    printf("\n%s: %zu of %zu %s on the frontier%s\n", s->name, s->n_frontier, s->n,
+           plural(s->n, "point", "points"),
            s->not_comparable ? ", none of them comparable with other results" : "");
     printf("  %14s %14s %6s %10s%s%s  %s\n",
            c->o.x == SERIES_INTERACTIVITY ? "tokens/s/user" : "seconds", "tokens/s/GPU", "conc",
@@ -281,9 +284,10 @@ static void print_marks(const struct frontier_view *c) {
             off += p->row->state[0] && !p->on_frontier;
         }
     if (marked)
-        printf("\n%zu point%s of runs that are scaled, invalid, cancelled or aborted: not "
+        printf("\n%zu %s of runs that are scaled, invalid, cancelled or aborted: not "
                "comparable with\nother results. %zu %s on no frontier (--all shows them).\n",
-               marked, marked == 1 ? " is" : "s are", off, off == 1 ? "stands" : "stand");
+               marked, plural(marked, "point is", "points are"), off,
+               plural(off, "stands", "stand"));
 }
 
 void frontier_print(const struct frontier_view *c) {
@@ -296,7 +300,9 @@ void frontier_print(const struct frontier_view *c) {
         print_series(c, &c->set.series[i]);
     print_marks(c);
     if (c->set.left_out)
-        printf("\n%zu results without these figures were left out.\n", c->set.left_out);
+        printf("\n%zu %s left out.\n", c->set.left_out,
+               plural(c->set.left_out, "result without these figures was",
+                      "results without these figures were"));
     for (size_t i = 0; i < c->n_questions; i++)
         print_answers(c, &c->question[i]);
     if (c->same_concurrency && c->set.n > 1)

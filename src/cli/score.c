@@ -12,6 +12,8 @@
  * before the first greedy token moves them. */
 #include "cli/score.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -245,8 +247,8 @@ static weir_status compare_array(struct work_case *w, const json_t *entry, const
         return status;
     if (ref.rows * ref.cols != n)
         status = weir_fail(err, WEIR_BAD_FILE, w->v->path,
-                           "case %s: state %s has %zu values, the model's %zu", w->out->name, key,
-                           ref.rows * ref.cols, n);
+                           "case %s: state %s has %zu %s, the model's %zu", w->out->name, key,
+                           ref.rows * ref.cols, plural(ref.rows * ref.cols, "value", "values"), n);
     if (!status) {
         const float *data = vector_floats(&ref, 0);
         double largest = 0;

@@ -2,6 +2,7 @@
 #include "cli/vectors.h"
 
 #include "base/arena.h"
+#include "base/plural.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
@@ -132,8 +133,8 @@ weir_status vectors_array(const struct vectors *v, const json_t *object, const c
     weir_status status = file_map(path, &out->map, err);
     size_t wanted = size_mul(size_mul(rows, out->cols), 4);
     if (!status && out->map.bytes != wanted) {
-        status = weir_fail(err, WEIR_BAD_FILE, path, "has %zu bytes, its shape says %zu",
-                           out->map.bytes, wanted);
+        status = weir_fail(err, WEIR_BAD_FILE, path, "has %zu %s, its shape says %zu",
+                           out->map.bytes, plural(out->map.bytes, "byte", "bytes"), wanted);
         vectors_array_close(out);
     }
     free(path);

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/plural.h"
 
 /* ------------------------------------------------------------------------------------ ready list
  */
@@ -56,9 +57,9 @@ weir_status weir_submit(weir_engine *e, const int32_t *ids, size_t n, const weir
     uint64_t held = (uint64_t)e->setup.info.kv_pages * PAGE_TOKENS;
     if (longest > held) {
         s = weir_fail(err, WEIR_TOO_LONG, p->max_tokens ? "max_tokens" : "prompt",
-                      "%zu tokens of prompt and %" PRIu32 " of answer can never fit the %" PRIu64
+                      "%zu %s of prompt and %" PRIu32 " of answer can never fit the %" PRIu64
                       " tokens of the cache",
-                      n, r->ask.max_new, held);
+                      n, plural(n, "token", "tokens"), r->ask.max_new, held);
         request_free(r);
         return s;
     }
@@ -74,8 +75,9 @@ weir_status weir_submit(weir_engine *e, const int32_t *ids, size_t n, const weir
         s = weir_fail(err, WEIR_CLOSED, "engine", "takes no new requests");
     } else if (e->stats.waiting >= l->max_waiting ||
                e->unfinished >= (uint64_t)l->max_waiting + l->max_seqs) {
-        s = weir_fail(err, WEIR_BUSY, "queue", "holds %" PRIu64 " of at most %" PRIu32 " requests",
-                      e->stats.waiting, l->max_waiting);
+        s = weir_fail(err, WEIR_BUSY, "queue", "holds %" PRIu64 " of at most %" PRIu32 " %s",
+                      e->stats.waiting, l->max_waiting,
+                      plural(l->max_waiting, "request", "requests"));
     } else {
         r->ask.arrival = e->arrivals++;
         *e->inbox_tail = r;

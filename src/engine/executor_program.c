@@ -8,6 +8,7 @@
  * replaced by token 0 before the embedding reads it, and the engine drops that row. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/plural.h"
 #include "engine/executor.h"
 
 #include <limits.h>
@@ -197,7 +198,8 @@ weir_status executor_open_program(struct step_program *program, uint32_t threads
     if (!x->started) {
         program_close(&x->base);
         return weir_fail(err, WEIR_NO_MEMORY, "threads",
-                         "cannot start %" PRIu32 " threads with their buffers", threads);
+                         "cannot start %" PRIu32 " %s with their buffers", threads,
+                         plural(threads, "thread", "threads"));
     }
     *out = &x->base;
     return WEIR_OK;

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/plural.h"
 
 #include <limits.h>
 #include <openssl/evp.h>
@@ -176,8 +177,9 @@ static void place_memory(struct loaded *l, uint32_t threads) {
     if (place_nodes(l->place) == 1)
         return;
     bool spread = place_spread(l->place, l->store.memory.base, l->store.memory.size);
-    log_line(LOG_INFO, "%" PRIu32 " threads on %" PRIu32 " memory nodes; pools %s", threads,
-             place_nodes(l->place), spread ? "spread over them" : "not spread: the system refused");
+    log_line(LOG_INFO, "%" PRIu32 " %s on %" PRIu32 " memory nodes; pools %s", threads,
+             plural(threads, "thread", "threads"), place_nodes(l->place),
+             spread ? "spread over them" : "not spread: the system refused");
 }
 
 /* Weights, pools and program of a column that computes. */

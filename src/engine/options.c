@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/plural.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -154,16 +155,18 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
     if (budget < slots || budget - slots < page)
         return weir_fail(
             err, WEIR_BAD_VALUE, "kv_cache_bytes",
-            "is %" PRIu64 "%s, but %" PRIu32 " state slots of %zu bytes "
+            "is %" PRIu64 "%s, but %" PRIu32 " state %s of %zu bytes "
             "(max_num_seqs and max_checkpoints) and one page of %zu bytes take %" PRIu64,
-            budget, of, s->slots, unit->slot_bytes, unit->page_bytes, slots + page);
+            budget, of, s->slots, plural(s->slots, "slot", "slots"), unit->slot_bytes,
+            unit->page_bytes, slots + page);
     uint64_t pages = (budget - slots) / page, one = pages_for(s->max_model_len);
     if (pages < one && o->max_model_len)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
-                         "is %" PRIu64 "%s: beside %" PRIu32 " state slots of %zu bytes it holds "
-                         "%" PRIu64 " pages of %zu bytes, which is %" PRIu64
+                         "is %" PRIu64 "%s: beside %" PRIu32 " state %s of %zu bytes it holds "
+                         "%" PRIu64 " %s of %zu bytes, which is %" PRIu64
                          " tokens; max_model_len %" PRIu32 " needs %" PRIu64 " bytes in all",
-                         budget, of, s->slots, unit->slot_bytes, pages, unit->page_bytes,
+                         budget, of, s->slots, plural(s->slots, "slot", "slots"), unit->slot_bytes,
+                         pages, plural(pages, "page", "pages"), unit->page_bytes,
                          pages * PAGE_TOKENS, s->max_model_len, slots + times(one, page));
     if (pages < one) {
         uint32_t wanted = s->max_model_len;

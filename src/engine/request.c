@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/rng.h"
+#include "base/plural.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -105,14 +106,14 @@ static weir_status check_length(const struct request_limits *l, size_t n, const 
         return weir_fail(err, WEIR_BAD_VALUE, "prompt", "is empty");
     if (n >= l->max_model_len)
         return weir_fail(err, WEIR_TOO_LONG, "prompt",
-                         "has %zu tokens, which leaves no room for an answer in a context of "
-                         "%" PRIu32 " tokens",
-                         n, l->max_model_len);
+                         "has %zu %s, which leaves no room for an answer in a context of "
+                         "%" PRIu32,
+                         n, plural(n, "token", "tokens"), l->max_model_len);
     if (p->max_tokens > l->max_model_len - n)
         return weir_fail(err, WEIR_TOO_LONG, "max_tokens",
-                         "%zu tokens of prompt and %" PRIu32
-                         " of answer exceed the context of %" PRIu32 " tokens",
-                         n, p->max_tokens, l->max_model_len);
+                         "%zu %s of prompt and %" PRIu32 " of answer exceed the context of %" PRIu32
+                         " tokens",
+                         n, plural(n, "token", "tokens"), p->max_tokens, l->max_model_len);
     if (p->max_tokens && p->min_tokens > p->max_tokens)
         return weir_fail(err, WEIR_BAD_VALUE, "min_tokens",
                          "is %" PRIu32 ", more than max_tokens %" PRIu32, p->min_tokens,

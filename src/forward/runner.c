@@ -2,6 +2,7 @@
 #include "forward/runner.h"
 
 #include "base/arena.h"
+#include "base/plural.h"
 
 struct runner {
     struct model m;
@@ -71,7 +72,8 @@ weir_status runner_open(const struct model *m, const struct weights *w,
                           (struct step_limits){o->rows, o->logits, o->positions}, o->threads,
                           &r->program, err);
     if (!s && !(r->team = team_open(o->threads)))
-        s = weir_fail(err, WEIR_NO_MEMORY, "runner", "cannot start %u threads", o->threads);
+        s = weir_fail(err, WEIR_NO_MEMORY, "runner", "cannot start %u %s", o->threads,
+                      plural(o->threads, "thread", "threads"));
     if (s) {
         runner_close(r);
         return s;

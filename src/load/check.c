@@ -2,6 +2,7 @@
  * any is used, and by inspect.c. */
 #include "load/check.h"
 #include "base/arena.h"
+#include "base/plural.h"
 
 #include <string.h>
 
@@ -108,8 +109,8 @@ static weir_status check_shape(const struct shard_tensor *t, const struct model 
         char shape[192];
         show_shape(e, shape, sizeof shape);
         return weir_fail(err, WEIR_BAD_FILE, t->shard->name,
-                         "tensor %s: has shape %s, but needs a value for each of %" PRIu32 " heads",
-                         e->name, shape, m->kda_heads);
+                         "tensor %s: has shape %s, but needs a value for each of %" PRIu32 " %s",
+                         e->name, shape, m->kda_heads, plural(m->kda_heads, "head", "heads"));
     }
     if (w->rows > 1 && w->cols > 1) /* convolution: [channels, 1, taps] or [channels, taps] */
         return n == 2 && dims[0] == w->rows && dims[1] == w->cols

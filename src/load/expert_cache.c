@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/plural.h"
 
 #include <math.h>
 #include <string.h>
@@ -327,9 +328,10 @@ static void tell(struct expert_cache *c) {
         return;
     if (s->read_bytes > t->read_bytes && seconds > 0)
         log_line(LOG_INFO,
-                 "expert cache: %.1f %% of %" PRIu64 " units were in memory, %.2f GB read at %.2f "
+                 "expert cache: %.1f %% of %" PRIu64 " %s in memory, %.2f GB read at %.2f "
                  "GB/s, %.1f s waited",
                  100 * (double)hits / (double)(all ? all : 1), all,
+                 plural(all, "unit was", "units were"),
                  (double)(s->read_bytes - t->read_bytes) / 1e9,
                  (double)(s->read_bytes - t->read_bytes) / 1e9 / seconds,
                  (c->stalled - c->told_stalled) / c->setup.members);

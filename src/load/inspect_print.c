@@ -1,6 +1,8 @@
 /* inspect_print.c: the report of `weir inspect` as text for people and as JSON for programs. */
 #include "load/inspect.h"
 
+#include "base/plural.h"
+
 #include <string.h>
 
 /* A byte count with a unit beside it: "1560860324864 bytes (1.56 TB)". */
@@ -74,7 +76,7 @@ static void print_files(const struct inspect_report *r, FILE *out) {
         fprintf(out, "no weights here: all counts follow from config.json\n");
         return;
     }
-    fprintf(out, "files: %" PRIu32 "%s\n", r->shards, r->shards == 1 ? " shard" : " shards");
+    fprintf(out, "files: %" PRIu32 " %s\n", r->shards, plural(r->shards, "shard", "shards"));
     if (r->shards_absent)
         fprintf(out, "shards not in the directory: %" PRIu32 "\n", r->shards_absent);
     print_bytes(out, "stored in the files", r->stored_bytes);
@@ -93,10 +95,10 @@ void inspect_print(const struct inspect_report *r, FILE *out) {
     const struct model *m = &r->model;
     fprintf(out, "%s\n", r->dir);
     fprintf(out,
-            "%s: %" PRIu32 " layers (%" PRIu32 " KDA, %" PRIu32 " MLA), hidden %" PRIu32
+            "%s: %" PRIu32 " %s (%" PRIu32 " KDA, %" PRIu32 " MLA), hidden %" PRIu32
             ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
-            model_family_name(m->family), m->layers, model_kda_layers(m), model_mla_layers(m),
-            m->hidden, m->vocab, m->max_position);
+            model_family_name(m->family), m->layers, plural(m->layers, "layer", "layers"),
+            model_kda_layers(m), model_mla_layers(m), m->hidden, m->vocab, m->max_position);
     if (m->experts)
         fprintf(out,
                 "experts: %" PRIu32 " a layer, %" PRIu32 " chosen, %" PRIu32 " shared, stored as "

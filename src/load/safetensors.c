@@ -2,6 +2,8 @@
  * by weights.c and by inspect. Invariant that bites: every number comes from a file that may be
  * truncated, half downloaded or hostile, so sums and products are checked before they are used. */
 #include "load/safetensors.h"
+
+#include "base/plural.h"
 #include "model/json_fields.h"
 
 #include <string.h>
@@ -174,9 +176,9 @@ weir_status safetensors_parse(const unsigned char *data, size_t bytes, uint64_t 
                          file_bytes);
     if (bytes < LENGTH_BYTES || file_bytes < LENGTH_BYTES)
         return weir_fail(err, WEIR_BAD_FILE, path,
-                         "has %" PRIu64 " bytes, a safetensors file begins with 8 bytes of length: "
+                         "has %" PRIu64 " %s, a safetensors file begins with 8 bytes of length: "
                          "broken download?",
-                         file_bytes);
+                         file_bytes, plural(file_bytes, "byte", "bytes"));
     uint64_t length = little_endian_64(data);
     if (length > MAX_HEADER)
         return weir_fail(err, WEIR_BAD_FILE, path,

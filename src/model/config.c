@@ -3,6 +3,7 @@
  * fit its type, so no dimension may enter struct model without one. Facts and defaults:
  * docs/model.md. */
 #include "base/file.h"
+#include "base/plural.h"
 #include "model/json_fields.h"
 #include "model/model.h"
 #include "model/vision.h"
@@ -184,13 +185,13 @@ static void read_moe(struct json_fields *f, struct model *m) {
     uint32_t size = m->experts / groups;
     if (m->experts % groups != 0 || size < 2)
         json_field_refuse(f, "num_expert_group", json_field(f, "num_expert_group"), WEIR_BAD_FILE,
-                          "must cut the %" PRIu32 " experts into equal groups of at least 2",
-                          m->experts);
+                          "must cut the %" PRIu32 " %s into equal groups of at least 2", m->experts,
+                          plural(m->experts, "expert", "experts"));
     else if (m->top_k > size * top_groups)
         json_field_refuse(f, "num_experts_per_token", json_field(f, "num_experts_per_token"),
                           WEIR_BAD_FILE,
-                          "must be at most %" PRIu32 ", the experts in %" PRIu32 " groups",
-                          size * top_groups, top_groups);
+                          "must be at most %" PRIu32 ", the experts in %" PRIu32 " %s",
+                          size * top_groups, top_groups, plural(top_groups, "group", "groups"));
 }
 
 static bool word_is(const json_t *object, const char *name, const char *word) {

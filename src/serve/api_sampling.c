@@ -4,6 +4,7 @@
 #include "serve/api_sampling.h"
 
 #include "base/file.h"
+#include "base/plural.h"
 #include "serve/json_read.h"
 
 #include <float.h>
@@ -428,8 +429,8 @@ bool api_length_check(struct api_sampling *s, size_t prompt_tokens, const char *
     if (s->params.min_tokens > room)
         return api_fail(e, 400, "min_tokens",
                         "min_tokens: %" PRIu32 " is not allowed, the context has room for %" PRIu32
-                        " output tokens",
-                        s->params.min_tokens, room);
+                        " output %s",
+                        s->params.min_tokens, room, plural(room, "token", "tokens"));
     /* A default is cut to what fits, a wish is not. */
     if (!s->max_tokens_given && (s->max_tokens == 0 || s->max_tokens > room))
         s->max_tokens = room;

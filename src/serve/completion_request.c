@@ -3,6 +3,8 @@
  * anything of that size exists. */
 #include "serve/completion_request.h"
 
+#include "base/plural.h"
+
 #include "serve/chat_tools.h"
 #include "serve/json_read.h"
 
@@ -122,10 +124,10 @@ bool completion_request_parse(const char *body, size_t bytes, const struct api_l
         !parse_prompts(out, limits, e))
         return false;
     if (out->n_prompts * out->sampling.n > API_MAX_PROMPTS)
-        return api_fail(e, 400, "n",
-                        "n: %" PRIu32 " choices of %zu prompts are not allowed, at most %d "
-                        "together",
-                        out->sampling.n, out->n_prompts, API_MAX_PROMPTS);
+        return api_fail(
+            e, 400, "n", "n: %" PRIu32 " %s of %zu %s are not allowed, at most %d together",
+            out->sampling.n, plural(out->sampling.n, "choice", "choices"), out->n_prompts,
+            plural(out->n_prompts, "prompt", "prompts"), API_MAX_PROMPTS);
     struct api_prompts_size size = {
         .prompts = out->n_prompts, .tokens = out->prompt_ids.n, .echo = out->echo};
     return api_size_check(&out->sampling, size, limits, e);

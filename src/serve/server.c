@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/plural.h"
 #include "serve/admin.h"
 #include "serve/api_serve.h"
 #include "serve/metrics.h"
@@ -184,11 +185,13 @@ static bool start_metrics(struct server *s) {
 /* What an operator must know to judge hit rates: how much there is room for, and what is kept. */
 static void say_cache(const weir_info *i) {
     char tiers[192] = "";
+    const uint32_t kept = i->state_slots - i->max_num_seqs;
     if (!i->prefix_caching) {
         log_line(LOG_INFO,
-                 "cache: %" PRIu64 " tokens of history, %" PRIu32 " sequences at once; "
+                 "cache: %" PRIu64 " tokens of history, %" PRIu32 " %s at once; "
                  "prefix caching is off",
-                 (uint64_t)i->kv_pages * i->page_tokens, i->max_num_seqs);
+                 (uint64_t)i->kv_pages * i->page_tokens, i->max_num_seqs,
+                 plural(i->max_num_seqs, "sequence", "sequences"));
         return;
     }
     for (int k = 0; k < WEIR_SOURCES; k++) {
@@ -201,10 +204,11 @@ static void say_cache(const weir_info *i) {
             snprintf(tiers + n, sizeof tiers - n, "%s%s", joint, name);
     }
     log_line(LOG_INFO,
-             "cache: %" PRIu64 " tokens of history, %" PRIu32 " sequences at once and %" PRIu32
-             " kept states, in %" PRIu64 " bytes; policy %s%s",
+             "cache: %" PRIu64 " tokens of history, %" PRIu32 " %s at once and %" PRIu32
+             " kept %s, in %" PRIu64 " bytes; policy %s%s",
              (uint64_t)i->kv_pages * i->page_tokens, i->max_num_seqs,
-             i->state_slots - i->max_num_seqs,
+             plural(i->max_num_seqs, "sequence", "sequences"), kept,
+             plural(kept, "state", "states"),
              i->kv_pages * i->kv_page_bytes + i->state_slots * i->state_slot_bytes,
              i->checkpoint_policy, tiers[0] ? tiers : "; no tiers");
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/plural.h"
 #include "serve/turns_inside.h"
 
 #include <errno.h>
@@ -204,8 +205,9 @@ static weir_status load_records(struct turns *t, const char *path, const struct 
     }
     free(ids);
     if (damaged)
-        log_line(LOG_WARN, "%s: %zu bytes are damaged and left out, %zu turns were read", path,
-                 damaged, good);
+        log_line(LOG_WARN, "%s: %zu %s damaged and left out, %zu %s read", path, damaged,
+                 plural(damaged, "byte is", "bytes are"), good,
+                 plural(good, "turn was", "turns were"));
     return WEIR_OK;
 }
 

@@ -2,6 +2,8 @@
  * come from the network: every number is checked before it sizes or indexes anything. */
 #include "text/rank_file.h"
 
+#include "base/plural.h"
+
 #include <jansson.h>
 #include <string.h>
 
@@ -111,8 +113,9 @@ static weir_status index_lines(const char *path, const char *text, size_t n, uin
         if (rank < 0)
             return weir_fail(err, WEIR_BAD_FILE, path,
                              "line %zu: rank \"%s\" is not a number from 0 to %" PRIu32
-                             " (the file holds %" PRIu32 " tokens)",
-                             number, shown(word, l.rank, l.rank_n), lines - 1, lines);
+                             " (the file holds %" PRIu32 " %s)",
+                             number, shown(word, l.rank, l.rank_n), lines - 1, lines,
+                             plural(lines, "token", "tokens"));
         if (by_rank[rank].token)
             return weir_fail(err, WEIR_BAD_FILE, path,
                              "line %zu: rank %" PRId64 " was given before", number, rank);
@@ -162,8 +165,8 @@ weir_status rank_file_parse(const char *path, const char *text, size_t n, uint32
     if (lines == 0)
         return weir_fail(err, WEIR_BAD_FILE, path, "holds no tokens");
     if (lines > vocab)
-        return weir_fail(err, WEIR_BAD_FILE, path,
-                         "holds %zu tokens, but vocab_size is only %" PRIu32, lines, vocab);
+        return weir_fail(err, WEIR_BAD_FILE, path, "holds %zu %s, but vocab_size is only %" PRIu32,
+                         lines, plural(lines, "token", "tokens"), vocab);
     out->ranks = (uint32_t)lines;
     struct line *by_rank = calloc(lines, sizeof *by_rank);
     out->bytes = malloc(room);

@@ -5,6 +5,7 @@
 #include "trace/builder.h"
 
 #include "base/rng.h"
+#include "base/plural.h"
 
 #include <math.h>
 
@@ -53,9 +54,9 @@ static weir_status check(const struct trace_random *o, weir_error *err) {
                          o->range);
     if (o->requests * (o->in + o->prefix_len) > SUM_MAX)
         return weir_fail(err, WEIR_BAD_VALUE, "requests",
-                         "%" PRIu32 " prompts of %" PRIu64
-                         " tokens are more than 2^32 tokens together",
-                         o->requests, o->in + o->prefix_len);
+                         "%" PRIu32 " %s of %" PRIu64 " tokens each come to more than 2^32 tokens",
+                         o->requests, plural(o->requests, "prompt", "prompts"),
+                         o->in + o->prefix_len);
     return WEIR_OK;
 }
 

@@ -3,6 +3,8 @@
  * prefixes: every row is a session of its own, with a fresh prompt. Called by read.c. */
 #include "trace/builder.h"
 
+#include "base/plural.h"
+
 #include <string.h>
 
 static const char header[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
@@ -84,7 +86,8 @@ static weir_status read_row(struct builder *b, const char *line, size_t n) {
         n_fields++;
     }
     if (n_fields != 3)
-        return builder_refuse(b, "has %zu fields, but the header names 3", n_fields);
+        return builder_refuse(b, "has %zu %s, but the header names 3", n_fields,
+                              plural(n_fields, "field", "fields"));
     for (int i = 0; i < 3; i++)
         length[i] = (size_t)((i < 2 ? field[i + 1] - 1 : line + n) - field[i]);
 

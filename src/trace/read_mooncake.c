@@ -6,6 +6,8 @@
  * Called by read.c. */
 #include "trace/builder.h"
 
+#include "base/plural.h"
+
 #define MILLISECOND_NS 1e6
 
 /* A turn that only says how long it waits starts that long after the one before. */
@@ -41,10 +43,12 @@ static void check_fields(struct builder *b, struct json_fields *f, const struct 
         json_field_refuse(f, "delay", NULL, WEIR_BAD_FILE, "must not stand beside timestamp");
     uint64_t blocks = r->in / b->block_tokens + (r->in % b->block_tokens != 0);
     if (has_ids && n_ids != blocks)
-        json_field_refuse(f, "hash_ids", NULL, WEIR_BAD_FILE,
-                          "has %zu numbers, but %" PRIu64 " tokens in blocks of %" PRIu32
-                          " make %" PRIu64 " blocks",
-                          n_ids, r->in, b->block_tokens, blocks);
+        json_field_refuse(
+            f, "hash_ids", NULL, WEIR_BAD_FILE,
+            "has %zu %s, but %" PRIu64 " %s in blocks of %" PRIu32 " %s %" PRIu64 " %s", n_ids,
+            plural(n_ids, "number", "numbers"), r->in, plural(r->in, "token", "tokens"),
+            b->block_tokens, plural(r->in, "makes", "make"), blocks,
+            plural(blocks, "block", "blocks"));
 }
 
 weir_status read_mooncake_object(struct builder *b, const json_t *object) {

@@ -9,6 +9,8 @@
  * long relative one passes its entry's t, and call by call it would be torn apart. */
 #include "trace/builder.h"
 
+#include "base/plural.h"
+
 #include <string.h>
 
 enum { DEFAULT_BLOCK = 64, SCOPE_BYTES = 64 };
@@ -26,9 +28,10 @@ static uint32_t usable_blocks(struct weka *w, const char *scope, uint64_t in, si
     if (n == whole || n == all)
         return (uint32_t)n;
     builder_warn(w->b,
-                 "field %shash_ids: %zu numbers for %" PRIu64 " tokens in blocks of %" PRIu32
+                 "field %shash_ids: %zu %s for %" PRIu64 " %s in blocks of %" PRIu32
                  ", neither one for each full block nor one for each block",
-                 scope, n, in, w->block_tokens);
+                 scope, n, plural(n, "number", "numbers"), in, plural(in, "token", "tokens"),
+                 w->block_tokens);
     return (uint32_t)(n < all ? n : all);
 }
 

@@ -2,6 +2,8 @@
  * object that a flat row would be, so that both are checked by the same rules. */
 #include "trace/results_inside.h"
 
+#include "base/plural.h"
+
 #include <string.h>
 
 enum { COLUMNS = 128 };
@@ -56,8 +58,8 @@ static weir_status read_row(char *cell[COLUMNS], int n, char *const *name, int n
                             const char *place, const char *path, struct results *out,
                             weir_error *err) {
     if (n != names)
-        return weir_fail(err, WEIR_BAD_FILE, place, "has %d cells, the line of names has %d", n,
-                         names);
+        return weir_fail(err, WEIR_BAD_FILE, place, "has %d %s, the line of names has %d", n,
+                         plural((uint64_t)n, "cell", "cells"), names);
     json_t *row = json_object();
     bool ok = row;
     for (int i = 0; ok && i < n; i++)

@@ -4,6 +4,7 @@
 #include "trace/run_inside.h"
 
 #include "base/file.h"
+#include "base/plural.h"
 #include "model/json_fields.h"
 
 #include <errno.h>
@@ -198,9 +199,9 @@ static weir_status read_all(const char *const path[3], struct reading *g, weir_e
         s = each_line(&l, take_record, g);
     if (!s && g->told >= 0 && g->told != r->n_records)
         s = weir_fail(err, WEIR_BAD_FILE, path[1],
-                      "holds %" PRIu32 " calls and run.json beside it says %" PRId64
+                      "holds %" PRIu32 " %s and run.json beside it says %" PRId64
                       ": they are not of one run, or one was changed",
-                      r->n_records, g->told);
+                      r->n_records, plural(r->n_records, "call", "calls"), g->told);
     if (!s && access(path[2], F_OK) == 0) {
         l.path = path[2];
         s = each_line(&l, take_sample, r);

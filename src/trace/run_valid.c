@@ -1,6 +1,8 @@
 /* run_valid.c: may the figures of a run be published, and if not, why. Called by the summary. */
 #include "trace/run_inside.h"
 
+#include "base/plural.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -71,14 +73,15 @@ void run_judge(const struct run *r, struct run_summary *s) {
         reason(s, "failed_request_rate: %.4f over %g", (double)s->failed / ended, RUN_MOST_FAILED);
     if (s->kept && (double)s->assumed / s->kept > MOST_ASSUMED)
         reason(s,
-               "answer_tokens_assumed: one token a chunk in %u of %u answers, the server did not "
+               "answer_tokens_assumed: one token a chunk in %u of %u %s, the server did not "
                "say how many",
-               s->assumed, s->kept);
+               s->assumed, s->kept, plural(s->kept, "answer", "answers"));
     if (s->answer_miss > RUN_LENGTH_SLACK)
         reason(s,
-               "answer_lengths: %u of %u answers had another length than was asked for, together "
+               "answer_lengths: %u of %u %s had another length than was asked for, together "
                "%.1f %% of the tokens",
-               s->length_missed, s->kept, 100 * s->answer_share);
+               s->length_missed, s->kept, plural(s->kept, "answer", "answers"),
+               100 * s->answer_share);
     if (!(s->coverage >= LEAST_COVERED))
         reason(s, "insufficient_profile_metric_coverage: %.4f below %g",
                isfinite(s->coverage) ? s->coverage : 0.0, LEAST_COVERED);

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/plural.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -83,6 +84,13 @@ static void random_values_depend_on_all_three_arguments(void **state) {
     assert_true(fabs(mean - 0.5) < 0.02);
 }
 
+static void one_thing_is_singular_and_none_is_plural(void **state) {
+    assert_string_equal(plural(1, "call", "calls"), "call");
+    assert_string_equal(plural(0, "call", "calls"), "calls");
+    assert_string_equal(plural(2, "was", "were"), "were");
+    assert_string_equal(plural(UINT64_C(1) << 32 | 1, "call", "calls"), "calls");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
@@ -91,6 +99,7 @@ int main(void) {
         cmocka_unit_test(an_error_is_cut_at_a_character_border),
         cmocka_unit_test(an_arena_gives_aligned_zeroed_pieces_until_it_is_full),
         cmocka_unit_test(random_values_depend_on_all_three_arguments),
+        cmocka_unit_test(one_thing_is_singular_and_none_is_plural),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -519,7 +519,7 @@ static void an_aggregate_says_what_is_wrong_with_its_run(void **state) {
                      1);
     assert_true(says("was cancelled"));
     succeeds(NULL, "frontier %/stopped/inferencex.json");
-    assert_false(says("1 of 1 points on the frontier"));
+    assert_false(says("1 of 1 point on the frontier"));
     /* Of an older file the scales alone say it. */
     json_t *o = json_load_file(scratch("whole/inferencex.json"), 0, NULL);
     json_object_del(o, "state");

@@ -506,7 +506,7 @@ static void records_are_those_that_run_json_tells_of(void **state) {
     refuse_run("profile_export.jsonl", "holds 80 calls and run.json beside it says 40");
     *(strchr(twice, '\n') + 1) = 0;
     spoil("profile_export.jsonl", twice);
-    refuse_run("profile_export.jsonl", "holds 1 calls");
+    refuse_run("profile_export.jsonl", "holds 1 call and");
     spoil("profile_export.jsonl", swapped);
     refuse_run("profile_export.jsonl:1", "does not lie within the run");
     spoil("profile_export.jsonl", mine);

@@ -296,7 +296,7 @@ static void block_size_is_the_callers_choice(void **state) {
     trace_free(&t);
     assert_int_equal(read_bytes(line, strlen(line), TRACE_MOONCAKE, NULL, &t, &err), WEIR_BAD_FILE);
     assert_string_equal(err.message, "field hash_ids: has 4 numbers, but 100 tokens in blocks of "
-                                     "512 make 1 blocks");
+                                     "512 make 1 block");
 }
 
 #define AZURE "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
@@ -440,7 +440,7 @@ static const struct {
     {TRACE_MOONCAKE, "{\"input_length\":1}\n{\"input_length\":1,\"output_length\":\"1\"}",
      "dir/t:2", "field output_length: must be an integer"},
     {TRACE_MOONCAKE, "{\"input_length\":513,\"hash_ids\":[1]}", "dir/t:1",
-     "field hash_ids: has 1 numbers, but 513 tokens in blocks of 512 make 2 blocks"},
+     "field hash_ids: has 1 number, but 513 tokens in blocks of 512 make 2 blocks"},
     {TRACE_MOONCAKE, "{\"input_length\":1,\"hash_ids\":[]}", "dir/t:1", "field hash_ids: has 0"},
     {TRACE_MOONCAKE, "{\"text_input\":\"a\",\"hash_ids\":[1]}", "dir/t:1",
      "field hash_ids: needs input_length"},
@@ -451,6 +451,7 @@ static const struct {
     {TRACE_AZURE, AZURE, "dir/t", "holds no request"},
     {TRACE_AZURE, AZURE "2023-11-16 18:17:03.9799600,4808", "dir/t:2",
      "has 2 fields, but the header names 3"},
+    {TRACE_AZURE, AZURE "2023-11-16 18:17:03.9799600", "dir/t:2", "has 1 field, but the header"},
     {TRACE_AZURE, AZURE "2023-11-16 18:17:03.9799600,1,2,3", "dir/t:2", "has 4 fields"},
     {TRACE_AZURE, AZURE ROW "2023-11-16 18:17:03.979960,1,2", "dir/t:3",
      "field TIMESTAMP: must be a time"},
