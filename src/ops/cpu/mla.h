@@ -40,7 +40,10 @@ ALWAYS void kv_widen_codes(const unsigned char *record, uint32_t latent, float *
 
 ALWAYS void kv_widen_bf16(const unsigned char *from, uint32_t n, float *to) {
     const uint16_t *x = (const uint16_t *)(const void *)from;
-    for (uint32_t c = 0; c < n; c += VL)
+    uint32_t c = 0;
+    for (; c + VL <= n; c += VL)
+        vstore(to + c, vwiden(x + c));
+    if (c < n)
         vstorem(to + c, vmask(n - c), vwidenm(x + c, vmask(n - c)));
 }
 

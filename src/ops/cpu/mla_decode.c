@@ -135,31 +135,47 @@ size_t cpu_mla_decode_scratch(const struct op_mla *a, uint32_t max_position) {
 
 /* ------------------------------------------------------------------------------------- query */
 
+/* One vector of columns of R rows: sum[j] += x[j][0..R) times them, for all n of x. */
+ALWAYS void absorb_vector(const unsigned char *w, size_t row_bytes, enum dtype t, vm part,
+                          const bool masked, const float *const *x, uint32_t d, uint32_t n,
+                          float *sum, size_t stride, bool first, const int R) {
+    vf v[ABSORB_ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        const void *at = w + (size_t)r * row_bytes;
+        if (t == DTYPE_BF16)
+            v[r] = masked ? vwidenm(at, part) : vwiden(at);
+        else
+            v[r] = masked ? vloadm(at, part) : vload(at);
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        float *to = sum + j * stride;
+        vf s = first ? vset(0) : vload(to);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            s = vfma(vset(x[j][d + (uint32_t)r]), v[r], s);
+        vstore(to, s);
+    }
+}
+
 /* sum[j] += x[j][0..R) times R rows of a weight, over `cols` columns in whole vectors; the rows are
  * read once, in the order of memory, for all n of x. `first`: the sums begin here. */
 ALWAYS void absorb_tile(const unsigned char *w, size_t row_bytes, enum dtype t, uint32_t cols,
                         const float *const *x, uint32_t d, uint32_t n, float *sum, size_t stride,
                         bool first, const int R) {
-    for (uint32_t c = 0; c < cols; c += VL) {
-        vm part = vmask(cols - c);
-        vf v[ABSORB_ROWS];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const unsigned char *row = w + (size_t)r * row_bytes;
-            if (c % 32 == 0) /* once a cache line of BF16, the rows behind these */
-                __builtin_prefetch(row + R * row_bytes + c * (t == DTYPE_BF16 ? 2 : 4));
-            v[r] = t == DTYPE_BF16 ? vwidenm((const uint16_t *)(const void *)row + c, part)
-                                   : vloadm((const float *)(const void *)row + c, part);
-        }
-        for (uint32_t j = 0; j < n; j++) {
-            float *to = sum + j * stride + c;
-            vf s = first ? vset(0) : vload(to);
+    const size_t bytes = t == DTYPE_BF16 ? 2 : 4;
+    uint32_t c = 0;
+    for (; c + VL <= cols; c += VL) {
+        if (c * bytes % 64 == 0) /* once a cache line, the rows behind these */
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
-                s = vfma(vset(x[j][d + (uint32_t)r]), v[r], s);
-            vstore(to, s);
-        }
+                __builtin_prefetch(w + (size_t)(R + r) * row_bytes + c * bytes);
+        absorb_vector(w + c * bytes, row_bytes, t, vmask(VL), false, x, d, n, sum + c, stride,
+                      first, R);
     }
+    if (c < cols)
+        absorb_vector(w + c * bytes, row_bytes, t, vmask(cols - c), true, x, d, n, sum + c, stride,
+                      first, R);
 }
 
 ALWAYS void absorb_rows(const struct mat *m, uint32_t rows, uint32_t cols, const float *const *x,
