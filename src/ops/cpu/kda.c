@@ -37,17 +37,25 @@ void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batc
     uint32_t dim = op->dim, width = kda_width(dim), past = op->taps - 1;
     *h = (struct kda_head){.op = op, .seq = seq, .head = head, .dim = dim, .width = width};
     const float *taps[3] = {op->q_taps, op->k_taps, op->v_taps};
+    bool split = seq->rows > 1 || op->taps != USUAL_TAPS || dim % VL != 0;
     for (int part = 0; part < 3; part++) {
-        h->taps[part] = carve(scratch, op->taps * width * sizeof(float));
-        split_taps(taps[part] + (size_t)head * dim * op->taps, op->taps, dim, width, h->taps[part]);
+        h->stored_taps[part] = taps[part] + (size_t)head * dim * op->taps;
+        h->taps[part] = split ? carve(scratch, op->taps * width * sizeof(float)) : NULL;
+        if (split)
+            split_taps(h->stored_taps[part], op->taps, dim, width, h->taps[part]);
     }
-    size_t floats = 3 * (size_t)past * width, stride = (size_t)op->heads * dim;
-    h->window = carve(scratch, floats * sizeof(float));
-    if (seq->from < 0 || dim < width)
-        memset(h->window, 0, floats * sizeof(float));
-    for (uint32_t i = 0; seq->from >= 0 && i < 3 * past; i++)
-        memcpy(h->window + (size_t)i * width,
-               kda_window(op, seq->from) + i * stride + (size_t)head * dim, dim * sizeof(float));
+    size_t floats = 3 * (size_t)past * width;
+    float *copy = carve(scratch, floats * sizeof(float));
+    h->window_stride = (size_t)op->heads * dim;
+    h->window = seq->from < 0 ? NULL : kda_window(op, seq->from) + (size_t)head * dim;
+    if (h->window && seq->rows == 1)
+        return;
+    if (!h->window)
+        memset(copy, 0, floats * sizeof(float));
+    for (uint32_t i = 0; h->window && i < 3 * past; i++)
+        memcpy(copy + (size_t)i * width, h->window + i * h->window_stride, dim * sizeof(float));
+    h->window = copy;
+    h->window_stride = width;
 }
 
 /* The projection of part q, k or v at `row` of the sequence; rows before the first are in the
@@ -57,21 +65,17 @@ ALWAYS const float *input(const struct kda_head *h, int part, int64_t row) {
         return tensor_row(kda_projection(h->op, part), h->seq->row0 + (size_t)row) +
                (size_t)h->head * h->dim;
     int64_t past = h->op->taps - 1;
-    return h->window + (size_t)(part * past + past + row) * h->width;
+    return h->window + (size_t)(part * past + past + row) * h->window_stride;
 }
 
 void cpu_kda_put_window(const struct kda_head *h, uint32_t rows, int32_t slot) {
     uint32_t past = h->op->taps - 1;
     size_t stride = (size_t)h->op->heads * h->dim;
     float *to = kda_window(h->op, slot) + (size_t)h->head * h->dim;
+    /* The oldest row first: what is read may be the row behind the one that is written. */
     for (int part = 0; part < 3; part++)
         for (uint32_t i = 0; i < past; i++, to += stride)
             memcpy(to, input(h, part, (int64_t)rows - past + i), h->dim * sizeof(float));
-}
-
-/* 1/(1 + exp -x) with one reciprocal; its argument stays where that is a normal number. */
-ALWAYS vf sigmoid(vf x) {
-    return vreciprocal(vset(1) + vexp(vmin(vset(80), vset(0) - x)));
 }
 
 /* A whole vector, or the first lanes of one and zeros. */
@@ -82,34 +86,37 @@ ALWAYS vf load_part(const float *p, vm m, const bool masked) {
 /* SiLU of the convolution of one part, R rows from `row` on, at channel c. */
 ALWAYS void silu_rows(const struct kda_head *h, int part, uint32_t row, const float *const *in,
                       uint32_t c, vm m, const bool masked, float *y, vf *square, const int R) {
-    const float *taps = h->taps[part] + c;
     vf sum[TOGETHER];
 #pragma GCC unroll 4
     for (int i = 0; i < R; i++)
         sum[i] = vset(0);
     if (h->op->taps == USUAL_TAPS) { /* every input is loaded once for all rows */
-        vf x[TOGETHER + USUAL_TAPS - 1];
+        vf x[TOGETHER + USUAL_TAPS - 1], t[USUAL_TAPS];
+        if (R == 1 && !h->taps[part])
+            vsplit4(h->stored_taps[part] + (size_t)c * USUAL_TAPS, t);
+        else
+#pragma GCC unroll 4
+            for (int j = 0; j < USUAL_TAPS; j++)
+                t[j] = vload(h->taps[part] + (size_t)j * h->width + c);
 #pragma GCC unroll 7
         for (int i = 0; i < R + USUAL_TAPS - 1; i++)
             x[i] = load_part(in[i] + c, m, masked);
 #pragma GCC unroll 4
-        for (int j = 0; j < USUAL_TAPS; j++) {
-            vf t = vload(taps + (size_t)j * h->width);
+        for (int j = 0; j < USUAL_TAPS; j++)
 #pragma GCC unroll 4
             for (int i = 0; i < R; i++)
-                sum[i] = vfma(t, x[i + j], sum[i]);
-        }
+                sum[i] = vfma(t[j], x[i + j], sum[i]);
     } else {
         int64_t first = (int64_t)row - h->op->taps + 1;
         for (uint32_t j = 0; j < h->op->taps; j++)
 #pragma GCC unroll 4
             for (int i = 0; i < R; i++)
-                sum[i] = vfma(vload(taps + (size_t)j * h->width),
+                sum[i] = vfma(vload(h->taps[part] + (size_t)j * h->width + c),
                               load_part(input(h, part, first + i + j) + c, m, masked), sum[i]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < R; i++) {
-        vf s = sum[i] * sigmoid(sum[i]);
+        vf s = sum[i] * vsigmoid(sum[i]);
         vstore(y + (size_t)i * h->width + c, s);
         square[i] = vfma(s, s, square[i]);
     }
@@ -129,7 +136,7 @@ ALWAYS void convolve(const struct kda_head *h, int part, uint32_t row, float *y,
     uint32_t c = 0;
     for (; c + VL <= h->dim; c += VL) {
         if (c % (4 * VL) == 0)
-            ahead_fetch(ahead);
+            ahead_fetch(ahead, 2);
         silu_rows(h, part, row, in, c, vmask(VL), false, y, square, R);
     }
     if (c < h->dim)
@@ -148,7 +155,7 @@ static void scale(float *x, float by, uint32_t n) {
 }
 
 ALWAYS vf decay_of(const struct op_kda *op, vf ea, vf x) {
-    return vexp(op->lower_bound < 0 ? vmul(vset(op->lower_bound), sigmoid(ea * x))
+    return vexp(op->lower_bound < 0 ? vmul(vset(op->lower_bound), vsigmoid(ea * x))
                                     : vmul(vset(0) - ea, vsoftplus(x)));
 }
 
@@ -171,7 +178,7 @@ ALWAYS void token_rows(const struct kda_head *h, uint32_t row, const struct kda_
     for (uint32_t c = 0; c < width; c += VL) {
         vm m = vmask(c < h->dim ? h->dim - c : 0);
         if (c % (4 * VL) == 0)
-            ahead_fetch(ahead);
+            ahead_fetch(ahead, 2);
         vf bias = vloadm(dt + c, m);
 #pragma GCC unroll 4
         for (int i = 0; i < R; i++)
@@ -198,6 +205,17 @@ void cpu_kda_tokens(const struct kda_head *h, uint32_t row, uint32_t rows,
     }
 }
 
+/* One vector of the gated norm. */
+ALWAYS void output_part(const struct op_kda *op, const float *o, const float *go, float inv,
+                        uint32_t c, vm m, const bool masked, float *out) {
+    vf x = load_part(o + c, m, masked) * vset(inv) * load_part(op->o_norm + c, m, masked);
+    x = x * vsigmoid(load_part(go + c, m, masked));
+    if (masked)
+        vstorem(out + c, m, x);
+    else
+        vstore(out + c, x);
+}
+
 void cpu_kda_output(const struct kda_head *h, uint32_t row, const float *o) {
     const struct op_kda *op = h->op;
     size_t at = (size_t)h->head * h->dim, r = h->seq->row0 + (size_t)row;
@@ -209,9 +227,9 @@ void cpu_kda_output(const struct kda_head *h, uint32_t row, const float *o) {
         square = vfma(x, x, square);
     }
     float inv = 1.0f / sqrtf(vsum(square) / (float)h->dim + op->eps);
-    for (uint32_t c = 0; c < h->dim; c += VL) {
-        vm m = vmask(h->dim - c);
-        vf x = vloadm(o + c, m) * vset(inv) * vloadm(op->o_norm + c, m);
-        vstorem(out + c, m, x * sigmoid(vloadm(go + c, m)));
-    }
+    uint32_t c = 0;
+    for (; c + VL <= h->dim; c += VL)
+        output_part(op, o, go, inv, c, vmask(VL), false, out);
+    if (c < h->dim)
+        output_part(op, o, go, inv, c, vmask(h->dim - c), true, out);
 }

@@ -13,10 +13,7 @@
 #define cpu_kda_put_window ISA_NAME(kda_put_window)
 #define cpu_kda_reads      ISA_NAME(kda_reads)
 #define cpu_kda_sweep      ISA_NAME(kda_sweep)
-#define cpu_kda_flow_bytes ISA_NAME(kda_flow_bytes)
-#define cpu_kda_flow_open  ISA_NAME(kda_flow_open)
-#define cpu_kda_flow_head  ISA_NAME(kda_flow_head)
-#define cpu_kda_flow_close ISA_NAME(kda_flow_close)
+#define cpu_kda_recur      ISA_NAME(kda_recur)
 #define cpu_kda_factors    ISA_NAME(kda_factors)
 
 /* Rows of scratch are whole pairs of vectors at every instruction set. */
@@ -45,18 +42,13 @@ ALWAYS void ahead_rows(struct ahead *a, const float *row, size_t stride, uint32_
     for (uint32_t i = 0; i < rows; i++)
         ahead_add(a, row + i * stride);
 }
-ALWAYS void ahead_fetch(struct ahead *a) {
-    if (a->next >= a->n)
-        return;
-    const float *row = a->row[a->next++];
-    if (a->floats == 128) {
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < 128; i += 16)
+/* The next `rows` of them. */
+ALWAYS void ahead_fetch(struct ahead *a, uint32_t rows) {
+    for (; rows > 0 && a->next < a->n; rows--) {
+        const float *row = a->row[a->next++];
+        for (uint32_t i = 0; i < a->floats; i += 16)
             __builtin_prefetch(row + i, 0, 2);
-        return;
     }
-    for (uint32_t i = 0; i < a->floats; i += 16)
-        __builtin_prefetch(row + i, 0, 2);
 }
 
 /* One head of one sequence while an operation works on it. */
@@ -64,8 +56,13 @@ struct kda_head {
     const struct op_kda *op;
     const struct batch_seq *seq;
     uint32_t head, dim, width; /* width: kda_width(dim); scratch rows have it */
-    float *taps[3];            /* [taps][width] each: q, k, v */
-    float *window;             /* [3][taps-1][width], as it was before the first row */
+    /* q, k, v: [taps][width]; NULL: as they are stored, which one row has the least work with */
+    float *taps[3];
+    const float *stored_taps[3]; /* [dim][taps] */
+    /* [3][taps-1] rows, as they were before the first row: where `from` has them while there is one
+     * row, which is through before the window of `slot` is written; else a copy. */
+    const float *window;
+    size_t window_stride;
 };
 
 /* What tokens bring to the recurrence, after convolution, norms and gates: rows of `width` floats,
@@ -97,36 +94,22 @@ ALWAYS struct tensor kda_projection(const struct op_kda *op, int part) {
     return part == 0 ? op->q : part == 1 ? op->k : op->v;
 }
 
-/* One token on its way through `cols` columns of a state whose rows are `stride` floats apart:
- * `in` is read and `out` written, they may be the same. v: the token's values; u: their correction;
- * o: the read-out; dk and dq: decay*k and decay*q. v, u and o are whole vectors. */
+/* One token on its way through `cols` columns of a state. v: the token's values; u: their
+ * correction; o: the read-out; dk and dq: decay*k and decay*q. v, u and o are whole vectors. */
 struct kda_step {
-    const float *k, *decay, *v, *in;
-    float *dk, *dq, *u, *o, *out;
+    const float *k, *decay, *v;
+    float *dk, *dq, *u, *o;
     float qk, beta;
 };
 /* Token i of t; s->dk and s->dq are there and are filled. */
 void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struct kda_step *s);
-/* One sweep over the rows of both states (which may be the same one): first updates `last` (NULL:
- * none), whose u is known, and behind it reads for `next` (NULL: none), whose u and o come out.
- * ahead: NULL where the states lie in the caches, else rows to fetch beside those of `next`. */
-void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, size_t stride,
-                   uint32_t rows, uint32_t cols, struct ahead *ahead);
-/* The recurrence over heads that come one after the other: a token's update of the state waits for
- * the sweep that reads for the next one. */
-struct kda_flow {
-    const struct op_kda *op;
-    struct kda_step s[2];
-    struct kda_step *pending; /* not yet in its state */
-    uint32_t at;              /* the step of the token to come */
-    unsigned char *scratch;
-    struct ahead ahead; /* what the head after this one reads beside its state */
-};
-size_t cpu_kda_flow_bytes(const struct op_kda *op);
-void cpu_kda_flow_open(struct kda_flow *f, const struct op_kda *op, void *scratch);
-/* All rows of one head of a sequence. */
-void cpu_kda_flow_head(struct kda_flow *f, const struct batch_seq *seq, uint32_t head);
-/* Every state is written behind this. */
-void cpu_kda_flow_close(struct kda_flow *f);
+/* One sweep over a state whose rows are `stride` floats apart. With `last`, whose u is known, it is
+ * updated, from `in` to `out` (which may be the same). With `next`, whose u and o come out, what it
+ * holds then is read. ahead: rows to fetch meanwhile, or NULL. */
+void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, const float *in,
+                   float *out, size_t stride, uint32_t rows, uint32_t cols, struct ahead *ahead);
+/* All rows of one head of a sequence by the recurrence. */
+void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
+                   void *scratch, struct ahead *ahead);
 
 #endif

@@ -96,9 +96,7 @@ static void pass_panel(struct chunk *c, uint32_t p, struct ahead *ahead) {
     float *s = c->state + (size_t)p * PANEL * width;
     vf sum[2 * TILE];
     for (uint32_t i = 0; i < n; i += TILE) {
-        ahead_fetch(ahead);
-        ahead_fetch(ahead);
-        ahead_fetch(ahead);
+        ahead_fetch(ahead, 3);
         load_tile(sum, c->t.v + (size_t)i * width + p * PANEL, width);
         add_products(sum, width, c->kf + (size_t)i * width, width, 1, s, true);
         store_tile(sum, c->rest + (size_t)i * PANEL, PANEL);
@@ -109,9 +107,7 @@ static void pass_panel(struct chunk *c, uint32_t p, struct ahead *ahead) {
         store_tile(sum, c->r + (size_t)i * PANEL, PANEL);
     }
     for (uint32_t i = 0; i < n; i += TILE) {
-        ahead_fetch(ahead);
-        ahead_fetch(ahead);
-        ahead_fetch(ahead);
+        ahead_fetch(ahead, 3);
         clear_tile(sum);
         add_products(sum, width, c->qf + (size_t)i * width, width, 1, s, false);
         add_products(sum, i + TILE, c->aqk + (size_t)i * CHUNK, CHUNK, 1, c->r, false);
@@ -119,7 +115,7 @@ static void pass_panel(struct chunk *c, uint32_t p, struct ahead *ahead) {
     }
     for (uint32_t d = 0; d < width; d += TILE) {
         if (d / TILE % 2 == 0)
-            ahead_fetch(ahead);
+            ahead_fetch(ahead, 1);
         load_tile(sum, s + (size_t)d * PANEL, PANEL);
 #pragma GCC unroll 8
         for (int i = 0; i < TILE; i++) {
@@ -158,14 +154,14 @@ static void run_tokens(struct chunk *c, uint32_t rows) {
         cpu_kda_reads(&c->t, i, width, &s[i]);
     }
     for (uint32_t p = 0; p < width; p += PANEL) {
+        float *state = c->state + (size_t)p * width;
         for (uint32_t i = 0; i < rows; i++) {
-            s[i].in = s[i].out = c->state + (size_t)p * width;
             s[i].v = c->t.v + i * width + p;
             s[i].u = c->r + i * PANEL;
             s[i].o = c->o + i * width + p;
-            cpu_kda_sweep(i ? &s[i - 1] : NULL, &s[i], PANEL, width, PANEL, NULL);
+            cpu_kda_sweep(i ? &s[i - 1] : NULL, &s[i], state, state, PANEL, width, PANEL, NULL);
         }
-        cpu_kda_sweep(&s[rows - 1], NULL, PANEL, width, PANEL, NULL);
+        cpu_kda_sweep(&s[rows - 1], NULL, state, state, PANEL, width, PANEL, NULL);
     }
 }
 
@@ -258,10 +254,9 @@ void cpu_kda_prefill(const struct op_kda *op, const struct batch *b, struct work
                 chunked(op, seq, unit / n, work.scratch);
                 continue;
             }
-            struct kda_flow f;
-            cpu_kda_flow_open(&f, op, work.scratch);
-            cpu_kda_flow_head(&f, seq, unit / n);
-            cpu_kda_flow_close(&f);
+            struct ahead none;
+            ahead_open(&none, 0);
+            cpu_kda_recur(op, seq, unit / n, work.scratch, &none);
         }
     vunflush(before);
 }

@@ -1,128 +1,131 @@
 /* kda_step.c: Kimi Delta Attention by its recurrence. Called through the columns of this folder for
  * decoding, and by kda_chunk.c where few tokens make no chunk. With A = diag(exp g),
  *   r = S^T A k and o' = S^T A q in one sweep over the old state, u = beta (v - r), then
- *   S = A S + k u^T; the read-out after the update is o = o' + (q.k) u.
- * The update waits for the sweep that reads for the next token, of the same head or of the one
- * behind it. So a state comes from memory once and goes there once, the head that is updated lies
- * in the second-level cache, and memory works all the time: a core that goes over cached rows alone
- * asks it for nothing. Rows are walked whole, a few at a time, as one long stream. */
+ *   S = A S + k u^T in another; the read-out after the update is o = o' + (q.k) u.
+ * A state comes from memory once and goes there once: between its two sweeps it lies in the
+ * second-level cache. It gets there while the head before it is computed, a few rows at a time, so
+ * that memory works all the time: what is too far away for a processor's own prefetching, and for
+ * a core that has exponentials to do. */
 #include "ops/cpu/kda.h"
 
-enum { AHEAD_FLOATS = 512 }; /* four rows of a head of 128 */
+/* Rows of a group, and vectors of columns in registers: of sums of two kinds, or of corrections. */
+enum { SWEEP_ROWS = 8 };
 #if defined(WEIR_ISA_AVX512)
-enum { SWEEP_ROWS = 8, WIDE = 8 };
+enum { WIDE = 8 };
 #else
-enum { SWEEP_ROWS = 4, WIDE = 4 };
+enum { WIDE = 4 };
 #endif
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {
     return masked ? vloadm(p, m) : vload(p);
 }
-
-/* r += s_d dk_d and o += s_d dq_d at one vector of columns of R rows. */
-ALWAYS void read_vector(const float *s, size_t stride, const vf *dk, const vf *dq, float *r,
-                        float *o, vm m, const bool masked, const int R) {
-    vf a = vload(r), b = vload(o);
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++) {
-        vf x = state_load(s + (size_t)i * stride, m, masked);
-        a = vfma(dk[i], x, a);
-        b = vfma(dq[i], x, b);
-    }
-    vstore(r, a);
-    vstore(o, b);
+ALWAYS void state_store(float *p, vm m, vf x, const bool masked) {
+    if (masked)
+        vstorem(p, m, x);
+    else
+        vstore(p, x);
 }
 
-ALWAYS void read_rows(const struct kda_step *x, size_t stride, uint32_t cols, uint32_t d,
-                      const bool far, const int R) {
-    vf dk[SWEEP_ROWS], dq[SWEEP_ROWS];
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++) {
-        dk[i] = vset(x->dk[d + (uint32_t)i]);
-        dq[i] = vset(x->dq[d + (uint32_t)i]);
-    }
-    const float *s = x->in + d * stride;
-    uint32_t c = 0;
-    for (; c + VL <= cols; c += VL) {
-        if (far && c % 16 == 0)
-#pragma GCC unroll 8
-            for (int i = 0; i < R; i++) /* a line of each row of the group to come */
-                __builtin_prefetch(s + (size_t)(R + i) * stride + c);
-        read_vector(s + c, stride, dk, dq, x->u + c, x->o + c, vmask(VL), false, R);
-    }
-    if (c < cols)
-        read_vector(s + c, stride, dk, dq, x->u + c, x->o + c, vmask(cols - c), true, R);
-}
+/* The state at V vectors of columns of R rows; masked: V is 1. */
+struct block {
+    const float *in;
+    float *out;
+    size_t stride;
+    vm m;
+};
 
-/* s_d = decay_d s_d + k_d u */
-ALWAYS void write_vector(const float *in, float *out, size_t stride, const vf *decay, const vf *k,
-                         vf u, vm m, const bool masked, const int R) {
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++) {
-        vf x = vfma(k[i], u, state_load(in + (size_t)i * stride, m, masked) * decay[i]);
-        if (masked)
-            vstorem(out + (size_t)i * stride, m, x);
-        else
-            vstore(out + (size_t)i * stride, x);
-    }
-}
-
-ALWAYS void write_rows(const struct kda_step *x, size_t stride, uint32_t cols, uint32_t d,
-                       const int R) {
-    vf decay[SWEEP_ROWS], k[SWEEP_ROWS];
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++) {
-        decay[i] = vset(x->decay[d + (uint32_t)i]);
-        k[i] = vset(x->k[d + (uint32_t)i]);
-    }
-    const float *in = x->in + d * stride;
-    float *out = x->out + d * stride;
-    uint32_t c = 0;
-    for (; c + VL <= cols; c += VL)
-        write_vector(in + c, out + c, stride, decay, k, vload(x->u + c), vmask(VL), false, R);
-    if (c < cols)
-        write_vector(in + c, out + c, stride, decay, k, vload(x->u + c), vmask(cols - c), true, R);
-}
-
-/* The same over rows of exactly WIDE vectors, row by row with the sums in registers: lines come in
- * the order of memory, which is what a processor's own prefetching follows. */
-ALWAYS void read_wide(const struct kda_step *x, size_t stride, uint32_t d) {
+/* r += s_d dk_d and o += s_d dq_d */
+ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uint32_t c,
+                       const bool masked, const uint32_t R, const int V) {
     vf r[WIDE], o[WIDE];
 #pragma GCC unroll 8
-    for (int v = 0; v < WIDE; v++) {
-        r[v] = vload(x->u + v * VL);
-        o[v] = vload(x->o + v * VL);
+    for (int v = 0; v < V; v++) {
+        r[v] = vload(x->u + c + v * VL);
+        o[v] = vload(x->o + c + v * VL);
     }
-    for (uint32_t i = 0; i < SWEEP_ROWS; i++) {
-        const float *s = x->in + (d + i) * stride;
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < R; i++, b.in += b.stride) {
         vf dk = vset(x->dk[d + i]), dq = vset(x->dq[d + i]);
 #pragma GCC unroll 8
-        for (int v = 0; v < WIDE; v++) {
-            __builtin_prefetch(s + v * VL + AHEAD_FLOATS);
-            vf y = vload(s + v * VL);
-            r[v] = vfma(dk, y, r[v]);
-            o[v] = vfma(dq, y, o[v]);
+        for (int v = 0; v < V; v++) {
+            vf s = state_load(b.in + v * VL, b.m, masked);
+            r[v] = vfma(dk, s, r[v]);
+            o[v] = vfma(dq, s, o[v]);
         }
     }
 #pragma GCC unroll 8
-    for (int v = 0; v < WIDE; v++) {
-        vstore(x->u + v * VL, r[v]);
-        vstore(x->o + v * VL, o[v]);
+    for (int v = 0; v < V; v++) {
+        vstore(x->u + c + v * VL, r[v]);
+        vstore(x->o + c + v * VL, o[v]);
     }
 }
-ALWAYS void write_wide(const struct kda_step *x, size_t stride, uint32_t d) {
+
+/* s_d = decay_d s_d + k_d u */
+ALWAYS void write_block(const struct kda_step *x, struct block b, uint32_t d, uint32_t c,
+                        const bool masked, const uint32_t R, const int V) {
     vf u[WIDE];
 #pragma GCC unroll 8
-    for (int v = 0; v < WIDE; v++)
-        u[v] = vload(x->u + v * VL);
-    for (uint32_t i = 0; i < SWEEP_ROWS; i++) {
-        const float *in = x->in + (d + i) * stride;
-        float *out = x->out + (d + i) * stride;
+    for (int v = 0; v < V; v++)
+        u[v] = vload(x->u + c + v * VL);
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < R; i++, b.in += b.stride, b.out += b.stride) {
         vf k = vset(x->k[d + i]), decay = vset(x->decay[d + i]);
 #pragma GCC unroll 8
-        for (int v = 0; v < WIDE; v++)
-            vstore(out + v * VL, vfma(k, u[v], vload(in + v * VL) * decay));
+        for (int v = 0; v < V; v++)
+            state_store(b.out + v * VL, b.m,
+                        vfma(k, u[v], state_load(b.in + v * VL, b.m, masked) * decay), masked);
     }
+}
+
+enum sweep { READ, WRITE, BOTH };
+
+/* Group of R rows from d on, over all columns. */
+ALWAYS void group(const enum sweep what, const struct kda_step *last, const struct kda_step *next,
+                  const float *in, float *out, size_t stride, uint32_t d, uint32_t cols,
+                  struct ahead *ahead, const uint32_t R) {
+    struct block b = {in + d * stride, out + d * stride, stride, vmask(VL)};
+    uint32_t c = 0;
+    for (; c + WIDE * VL <= cols; c += WIDE * VL, b.in += WIDE * VL, b.out += WIDE * VL) {
+        if (ahead) /* often and little: a core waits while all its requests are under way */
+            ahead_fetch(ahead, WIDE / 4);
+        if (what != READ)
+            write_block(last, b, d, c, false, R, WIDE);
+        if (what != WRITE)
+            read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
+                       false, R, WIDE);
+    }
+    for (; c < cols; c += VL, b.in += VL, b.out += VL) {
+        b.m = vmask(cols - c);
+        if (what != READ)
+            write_block(last, b, d, c, true, R, 1);
+        if (what != WRITE)
+            read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
+                       true, R, 1);
+    }
+}
+
+ALWAYS void sweep(const enum sweep what, const struct kda_step *last, const struct kda_step *next,
+                  const float *in, float *out, size_t stride, uint32_t rows, uint32_t cols,
+                  struct ahead *ahead) {
+    uint32_t d = 0;
+    for (; d + SWEEP_ROWS <= rows; d += SWEEP_ROWS)
+        group(what, last, next, in, out, stride, d, cols, ahead, SWEEP_ROWS);
+    for (; d < rows; d++)
+        group(what, last, next, in, out, stride, d, cols, ahead, 1);
+}
+
+static void sweep_read(const struct kda_step *next, const float *in, size_t stride, uint32_t rows,
+                       uint32_t cols, struct ahead *ahead) {
+    sweep(READ, NULL, next, in, NULL, stride, rows, cols, ahead);
+}
+static void sweep_write(const struct kda_step *last, const float *in, float *out, size_t stride,
+                        uint32_t rows, uint32_t cols, struct ahead *ahead) {
+    sweep(WRITE, last, NULL, in, out, stride, rows, cols, ahead);
+}
+static void sweep_both(const struct kda_step *last, const struct kda_step *next, const float *in,
+                       float *out, size_t stride, uint32_t rows, uint32_t cols,
+                       struct ahead *ahead) {
+    sweep(BOTH, last, next, in, out, stride, rows, cols, ahead);
 }
 
 void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struct kda_step *s) {
@@ -141,40 +144,18 @@ void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struc
     s->qk = vsum(qk);
 }
 
-ALWAYS void sweep(const struct kda_step *last, const struct kda_step *next, size_t stride,
-                  uint32_t rows, uint32_t cols, struct ahead *ahead, const bool far) {
-    uint32_t d = 0;
-    for (; d + SWEEP_ROWS <= rows; d += SWEEP_ROWS) {
-        if (far)
-            ahead_fetch(ahead);
-        bool wide = far && cols == WIDE * VL;
-        if (last && wide)
-            write_wide(last, stride, d);
-        else if (last)
-            write_rows(last, stride, cols, d, SWEEP_ROWS);
-        if (next && wide)
-            read_wide(next, stride, d);
-        else if (next)
-            read_rows(next, stride, cols, d, far, SWEEP_ROWS);
-    }
-    for (; d < rows; d++) {
-        if (last)
-            write_rows(last, stride, cols, d, 1);
-        if (next)
-            read_rows(next, stride, cols, d, far, 1);
-    }
-}
-
-void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, size_t stride,
-                   uint32_t rows, uint32_t cols, struct ahead *ahead) {
+void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, const float *in,
+                   float *out, size_t stride, uint32_t rows, uint32_t cols, struct ahead *ahead) {
     for (uint32_t c = 0; next && c < cols; c += VL) {
         vstore(next->u + c, vset(0));
         vstore(next->o + c, vset(0));
     }
-    if (ahead)
-        sweep(last, next, stride, rows, cols, ahead, true);
+    if (last && next)
+        sweep_both(last, next, in, out, stride, rows, cols, ahead);
+    else if (last)
+        sweep_write(last, in, out, stride, rows, cols, ahead);
     else
-        sweep(last, next, stride, rows, cols, NULL, false);
+        sweep_read(next, in, stride, rows, cols, ahead);
     for (uint32_t c = 0; next && c < cols; c += VL) {
         vf x = vset(next->beta) * (vload(next->v + c) - vload(next->u + c));
         vstore(next->o + c, vfma(vset(next->qk), x, vload(next->o + c)));
@@ -182,29 +163,14 @@ void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, siz
     }
 }
 
-/* ---------------------------------------------------------------------------------------- flow */
+/* ------------------------------------------------------------------------------------ sequences */
 
 static size_t token_bytes(uint32_t width) {
     return 8 * (width * sizeof(float) + 64);
 }
 
-size_t cpu_kda_flow_bytes(const struct op_kda *op) {
+size_t cpu_kda_decode_scratch(const struct op_kda *op) {
     return cpu_kda_head_bytes(op) + 2 * token_bytes(kda_width(op->dim)) + 64;
-}
-
-void cpu_kda_flow_open(struct kda_flow *f, const struct op_kda *op, void *scratch) {
-    f->op = op;
-    f->at = 0;
-    f->pending = NULL;
-    f->scratch = scratch;
-    ahead_open(&f->ahead, 0);
-}
-
-void cpu_kda_flow_close(struct kda_flow *f) {
-    uint32_t dim = f->op->dim;
-    if (f->pending)
-        cpu_kda_sweep(f->pending, NULL, dim, dim, dim, &f->ahead);
-    f->pending = NULL;
 }
 
 static void put_checkpoint(const struct kda_head *h, uint32_t rows, int32_t slot,
@@ -215,54 +181,61 @@ static void put_checkpoint(const struct kda_head *h, uint32_t rows, int32_t slot
     cpu_kda_put_window(h, rows, slot);
 }
 
-void cpu_kda_flow_head(struct kda_flow *f, const struct batch_seq *seq, uint32_t head) {
-    const struct op_kda *op = f->op;
-    uint32_t dim = op->dim, width = kda_width(dim), next = 0;
-    size_t bytes = width * sizeof(float);
-    float *out = kda_state(op, seq->slot, head), beta;
+/* Row r of a head as a step in one of two places: its u is still wanted when the next row's comes.
+ */
+static void take_step(struct kda_step *s, const struct kda_head *h, uint32_t r, unsigned char *at,
+                      struct ahead *ahead) {
+    size_t bytes = h->width * sizeof(float);
+    float beta;
+    struct kda_tokens t = {carve(&at, bytes), carve(&at, bytes), carve(&at, bytes),
+                           carve(&at, bytes), &beta};
+    s->dk = carve(&at, bytes);
+    s->dq = carve(&at, bytes);
+    s->u = carve(&at, bytes);
+    s->o = carve(&at, bytes);
+    cpu_kda_tokens(h, r, 1, &t, ahead);
+    cpu_kda_reads(&t, 0, h->width, s);
+}
+
+void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
+                   void *scratch, struct ahead *ahead) {
+    uint32_t dim = op->dim, next = 0;
+    float *out = kda_state(op, seq->slot, head);
     const float *in = seq->from < 0 ? out : kda_state(op, seq->from, head);
-    unsigned char *tokens = f->scratch;
+    unsigned char *tokens = scratch;
     struct kda_head h;
+    struct kda_step step[2], *last = NULL; /* last: not yet in the state */
     cpu_kda_head(&h, op, seq, head, &tokens);
     if (seq->from < 0) /* whatever the slot held, a NaN included, is gone */
         memset(out, 0, (size_t)dim * dim * sizeof(float));
     for (uint32_t r = 0; r < seq->rows; r++) {
-        struct kda_step *s = &f->s[f->at];
-        unsigned char *at = tokens + f->at * token_bytes(width);
-        struct kda_tokens t = {carve(&at, bytes), carve(&at, bytes), carve(&at, bytes),
-                               carve(&at, bytes), &beta};
-        *s = (struct kda_step){.in = in,
-                               .out = out,
-                               .dk = carve(&at, bytes),
-                               .dq = carve(&at, bytes),
-                               .u = carve(&at, bytes),
-                               .o = carve(&at, bytes)};
-        cpu_kda_tokens(&h, r, 1, &t, &f->ahead);
-        cpu_kda_reads(&t, 0, width, s);
-        cpu_kda_sweep(f->pending, s, dim, dim, dim, &f->ahead);
+        struct kda_step *s = &step[r % 2];
+        take_step(s, &h, r, tokens + r % 2 * token_bytes(h.width), ahead);
+        cpu_kda_sweep(last, s, in, out, dim, dim, dim, ahead);
         cpu_kda_output(&h, r, s->o);
-        f->pending = s;
-        f->at = !f->at;
-        in = out;
+        in = last ? out : in;
+        last = s;
         for (; next < seq->n_checkpoints && seq->checkpoints[next].position == seq->pos0 + r + 1;
              next++) {
-            cpu_kda_flow_close(f);
+            if (last)
+                cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, ahead);
+            in = out;
+            last = NULL;
             put_checkpoint(&h, r + 1, seq->checkpoints[next].slot, out);
         }
     }
+    if (last)
+        cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, ahead);
     cpu_kda_put_window(&h, seq->rows, seq->slot);
 }
 
-/* What the first token of a head reads beside its state: window, taps and activations. */
+/* What the first token of a head reads: state, window, taps and activations. */
 static void list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
                        uint32_t head) {
     uint32_t dim = op->dim, past = 3 * (op->taps - 1);
     size_t width = (size_t)op->heads * dim, at = (size_t)head * dim;
-    ahead_open(a, dim);
     if (seq->slot < 0)
         return;
-    if (seq->from >= 0)
-        ahead_rows(a, kda_window(op, seq->from) + at, width, past);
     const float *taps[3] = {op->q_taps, op->k_taps, op->v_taps};
     for (int part = 0; part < 3; part++) {
         ahead_rows(a, taps[part] + at * op->taps, dim, op->taps);
@@ -270,27 +243,26 @@ static void list_ahead(struct ahead *a, const struct op_kda *op, const struct ba
     }
     ahead_add(a, tensor_row(op->z, seq->row0) + at);
     ahead_add(a, tensor_row(op->go, seq->row0) + at);
+    if (seq->from < 0)
+        return;
+    ahead_rows(a, kda_window(op, seq->from) + at, width, past);
+    ahead_rows(a, kda_state(op, seq->from, head), dim, dim);
 }
 
 void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work work) {
     struct span seqs = batch_class(b, op->which), s;
-    struct kda_flow f;
+    uint32_t units = (seqs.end - seqs.begin) * op->heads;
+    struct ahead ahead;
     unsigned before = vflush();
-    cpu_kda_flow_open(&f, op, work.scratch);
-    while (work_next(&work, (seqs.end - seqs.begin) * op->heads, &s))
+    while (work_next(&work, units, &s))
         for (uint32_t unit = s.begin; unit < s.end; unit++) {
             const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
-            ahead_open(&f.ahead, 0);
-            if (unit + 1 < s.end)
-                list_ahead(&f.ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
+            ahead_open(&ahead, op->dim);
+            if (unit + 1 < units)
+                list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
                            (unit + 1) % op->heads);
             if (seq->slot >= 0)
-                cpu_kda_flow_head(&f, seq, unit % op->heads);
+                cpu_kda_recur(op, seq, unit % op->heads, work.scratch, &ahead);
         }
-    cpu_kda_flow_close(&f);
     vunflush(before);
-}
-
-size_t cpu_kda_decode_scratch(const struct op_kda *op) {
-    return cpu_kda_flow_bytes(op);
 }

@@ -23,7 +23,8 @@ enum {
 
 /* A weight below this next to one of 1 changes no sum; it becomes zero, because products of
  * subnormal numbers take many times as long. */
-#define NOTHING 0x1p-80f
+#define NOTHING     0x1p-80f
+#define NOTHING_LOG (-55.45f) /* a little more than log of it */
 
 /* Sums over some positions, all heads of a row: weights' sum and largest score, latents. */
 struct partial {
@@ -268,7 +269,8 @@ static void weigh(float *score, uint32_t n, uint32_t group, float scale, float *
             most = vmax(most, x);
         }
         for (uint32_t t = 0; t < n; t++) {
-            vf p = vkeep_from(vexp(vload(score + (size_t)t * group + v) - most), NOTHING);
+            vf x = vload(score + (size_t)t * group + v) - most;
+            vf p = vkeep_where(vexp_near(vmax(vset(-87), x)), x, NOTHING_LOG);
             vstore(score + (size_t)t * group + v, p);
             sum = sum + p;
         }

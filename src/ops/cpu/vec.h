@@ -84,14 +84,14 @@ ALWAYS vf vmin(vf a, vf b) {
 ALWAYS vf vmax(vf a, vf b) {
     return _mm512_max_ps(a, b);
 }
-/* x where |x| >= limit (or NaN), else 0. */
-ALWAYS vf vkeep_from(vf x, float limit) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(x), vset(limit), _CMP_NLT_UQ), x);
+/* v where x >= limit (or NaN), else 0. */
+ALWAYS vf vkeep_where(vf v, vf x, float limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, vset(limit), _CMP_NLT_UQ), v);
 }
 ALWAYS vf vround(vf x) {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* x * 2^n, n integral. */
+/* x * 2^n, n integral and the result a normal number. */
 ALWAYS vf vscale(vf x, vf n) {
     return _mm512_scalef_ps(x, n);
 }
@@ -251,20 +251,15 @@ ALWAYS vf vmin(vf a, vf b) {
 ALWAYS vf vmax(vf a, vf b) {
     return _mm256_max_ps(a, b);
 }
-ALWAYS vf vkeep_from(vf x, float limit) {
-    vf magnitude = _mm256_andnot_ps(vset(-0.0f), x);
-    return _mm256_and_ps(_mm256_cmp_ps(magnitude, vset(limit), _CMP_NLT_UQ), x);
+ALWAYS vf vkeep_where(vf v, vf x, float limit) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, vset(limit), _CMP_NLT_UQ), v);
 }
 ALWAYS vf vround(vf x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* In two steps: 2^n itself may be out of range where x * 2^n is not. |n| < 250. */
 ALWAYS vf vscale(vf x, vf n) {
-    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
-    const __m256i bias = _mm256_set1_epi32(127);
-    __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+    __m256i bits = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), bits));
 }
 ALWAYS vf vabs(vf x) {
     return _mm256_andnot_ps(vset(-0.0f), x);
@@ -430,9 +425,8 @@ ALWAYS vf vmin(vf a, vf b) {
 ALWAYS vf vmax(vf a, vf b) {
     return vselect(a > b, a, b);
 }
-ALWAYS vf vkeep_from(vf x, float limit) {
-    vf magnitude = (vf)((vi)x & 0x7FFFFFFF);
-    return vselect(magnitude < vset(limit), vset(0), x);
+ALWAYS vf vkeep_where(vf v, vf x, float limit) {
+    return vselect(x < vset(limit), vset(0), v);
 }
 ALWAYS vf vround(vf x) { /* |x| < 2^22 */
     const vf magic = vset(0x1.8p23f);
@@ -440,8 +434,8 @@ ALWAYS vf vround(vf x) { /* |x| < 2^22 */
 }
 ALWAYS vf vscale(vf x, vf n) {
     const vf magic = vset(0x1.8p23f);
-    vi i = (vi)(n + magic) - (vi)magic, half = i >> 1, bias = {127, 127, 127, 127};
-    return x * (vf)((half + bias) << 23) * (vf)((i - half + bias) << 23);
+    vi i = (vi)(n + magic) - (vi)magic, bias = {127, 127, 127, 127};
+    return x * (vf)((i + bias) << 23);
 }
 ALWAYS vf vabs(vf x) {
     return (vf)((vi)x & 0x7FFFFFFF);

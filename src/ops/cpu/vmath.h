@@ -1,6 +1,6 @@
 /* vmath.h: exp, sigmoid, tanh and softplus over vectors, within a few units in the last place. NaN
- * stays NaN, infinities and huge arguments give the limits. Used by every kernel of this folder
- * whose formula has a gate or a softmax. */
+ * stays NaN, infinities and huge arguments give the limits unless a function says otherwise. Used
+ * by every kernel of this folder whose formula has a gate or a softmax. */
 #ifndef WEIR_OPS_CPU_VMATH_H
 #define WEIR_OPS_CPU_VMATH_H
 
@@ -26,13 +26,20 @@ ALWAYS vf vexpm1_poly(vf r) {
     return vfma(p, r * r, r);
 }
 
-ALWAYS vf vexp(vf x) {
-    vf n, r = vexp_split(vmax(vset(-110), vmin(vset(100), x)), &n);
+/* exp, for -87 <= x <= 87: the result and its reciprocal are normal numbers. */
+ALWAYS vf vexp_near(vf x) {
+    vf n, r = vexp_split(x, &n);
     return vscale(vexpm1_poly(r) + vset(1), n);
 }
 
+/* exp, for x <= 87; 0 from where it would not be a normal number. */
+ALWAYS vf vexp(vf x) {
+    return vkeep_where(vexp_near(vmax(vset(-87), x)), x, -87);
+}
+
 ALWAYS vf vsigmoid(vf x) {
-    return vset(1) / (vset(1) + vexp(-x));
+    vf e = vexp_near(vmax(vset(-87), vmin(vset(87), -x)));
+    return vkeep_where(vreciprocal(vset(1) + e), x, -87);
 }
 
 /* Through exp(2x) - 1, which keeps its digits near zero where 1 - 2/(exp(2x)+1) loses them. Beyond
