@@ -189,8 +189,11 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
                                   weir_error *err) {
     const struct model *m = &l->model;
     enum dtype format = kv_format(o->kv_dtype);
-    const struct expert_setup experts = {
-        .bytes = o->expert_cache_bytes, .members = s->threads, .guess = true};
+    const struct expert_setup experts = {.bytes = o->expert_cache_bytes,
+                                         .members = s->threads,
+                                         .guess = true,
+                                         .column = column,
+                                         .dense = dense_form(o->dense_dtype)};
     weir_status st =
         weights_open_reading(dir, m, o->expert_cache_bytes ? &experts : NULL, &l->weights, err);
     if (st)

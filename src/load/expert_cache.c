@@ -5,15 +5,17 @@
  * being read, then those to be read in the order of the queue. Units get their frames in that order
  * too, so that whoever waits for a unit waits for nothing behind it: a cache of one up unit is
  * slow, but comes to the end.
- * Invariant that bites: only what the present operation still needs holds its frames against
+ * Invariants that bite: only what the present operation still needs holds its frames against
  * everybody. If what the next one needs did as well, a small cache would be full of w2 while all
- * members wait for w1. */
+ * members wait for w1. And the frames to pack into are never read into: a cache full of units that
+ * wait to be packed would wait forever. */
 #include "load/expert_inside.h"
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "base/plural.h"
+#include "base/rng.h"
+#include "ops/pack.h"
 
 #include <math.h>
 #include <string.h>
@@ -64,8 +66,11 @@ static float worth(const struct expert_cache *c, uint32_t u) {
 
 /* Is a unit in memory that one with this need may replace? */
 static bool replaceable(const struct expert_cache *c, uint32_t u, enum expert_need need) {
-    return u != NO_UNIT && c->unit[u].state == UNIT_READY && c->unit[u].left == 0 &&
-           c->unit[u].need < need;
+    if (u == NO_UNIT)
+        return false;
+    const struct expert_unit *unit = &c->unit[u];
+    bool there = unit->state == UNIT_READY || unit->state == UNIT_STORED;
+    return there && unit->left == 0 && unit->need < need;
 }
 
 static uint32_t better_victim(const struct expert_cache *c, uint32_t a, uint32_t b) {
@@ -94,14 +99,23 @@ static uint32_t find_victim(struct expert_cache *c, enum expert_need need) {
     return victim;
 }
 
+static uint32_t pop_frame(struct expert_cache *c) {
+    uint32_t f = c->free_frames;
+    c->free_frames = c->frame[f].w.rows;
+    c->n_free--;
+    return f;
+}
+
+static void push_frame(struct expert_cache *c, uint32_t f) {
+    c->frame[f].unit = NO_UNIT;
+    c->frame[f].w.rows = c->free_frames; /* the next free one */
+    c->free_frames = f;
+    c->n_free++;
+}
+
 static void free_frames(struct expert_cache *c, uint32_t u) {
-    for (uint32_t i = 0; i < unit_frames(unit_part(c, u)); i++) {
-        uint32_t f = c->unit[u].frame[i];
-        c->frame[f].unit = NO_UNIT;
-        c->frame[f].w.rows = c->free_frames; /* the next free one */
-        c->free_frames = f;
-        c->n_free++;
-    }
+    for (uint32_t i = 0; i < unit_frames(unit_part(c, u)); i++)
+        push_frame(c, c->unit[u].frame[i]);
     c->unit[u].state = UNIT_ABSENT;
     c->unit[u].need = NEED_NONE;
     c->unit[u].ahead = false;
@@ -110,7 +124,7 @@ static void free_frames(struct expert_cache *c, uint32_t u) {
 static bool take_frames(struct expert_cache *c, uint32_t u) {
     struct expert_unit *unit = &c->unit[u];
     uint32_t n = unit_frames(unit_part(c, u));
-    while (c->n_free < n) {
+    while (c->n_free < n + c->spares) {
         uint32_t victim = find_victim(c, (enum expert_need)unit->need);
         if (victim == NO_UNIT)
             return false;
@@ -118,9 +132,7 @@ static bool take_frames(struct expert_cache *c, uint32_t u) {
         c->stats.evictions++;
     }
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t f = c->free_frames;
-        c->free_frames = c->frame[f].w.rows;
-        c->n_free--;
+        uint32_t f = pop_frame(c);
         c->frame[f].unit = u;
         unit->frame[i] = f;
         size_t at = unit_matrix(c, u, i);
@@ -130,6 +142,92 @@ static bool take_frames(struct expert_cache *c, uint32_t u) {
         c->frame[f].w.scale = c->home[at].scale ? frame_memory(c, f) + p.scale_at : NULL;
     }
     return true;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * packing: by the members that come to a unit. They would wait for it anyway, what is read on a
+ * wrong guess costs nothing, and what has just been packed is still in their caches. */
+
+static enum packing packing_of(const struct expert_cache *c, size_t matrix) {
+    const struct column *column = c->setup.column;
+    const struct weight *w = &c->shape[matrix];
+    enum packing p = column && column->packing ? column->packing(w, c->setup.dense) : PACK_NONE;
+    return pack_bytes(w, p) ? p : PACK_NONE;
+}
+
+static bool is_packed(const struct expert_cache *c, uint32_t u) {
+    for (uint32_t i = 0; i < unit_frames(unit_part(c, u)); i++)
+        if (packing_of(c, unit_matrix(c, u, i)) != PACK_NONE)
+            return true;
+    return false;
+}
+
+/* Panels to make of the matrix in frame i of a unit; 0: it stays as it is stored. */
+static uint32_t panels_of(const struct expert_cache *c, uint32_t u, uint32_t i) {
+    size_t at = unit_matrix(c, u, i);
+    return packing_of(c, at) == PACK_NONE ? 0 : pack_panels(c->shape[at].rows);
+}
+
+static void begin_packing(struct expert_cache *c, uint32_t u) {
+    struct expert_packing *p = &c->packing;
+    *p = (struct expert_packing){.unit = u};
+    for (uint32_t i = 0; i < unit_frames(unit_part(c, u)); i++)
+        if (panels_of(c, u, i)) {
+            p->to[i] = pop_frame(c);
+            p->panels += panels_of(c, u, i);
+            c->spares--;
+        }
+    c->unit[u].state = UNIT_PACKING;
+}
+
+static void pack_panel(const struct expert_cache *c, uint32_t panel) {
+    const struct expert_packing *p = &c->packing;
+    for (uint32_t i = 0; i < unit_frames(unit_part(c, p->unit)); i++) {
+        const struct weight *w = &c->frame[c->unit[p->unit].frame[i]].w;
+        uint32_t panels = panels_of(c, p->unit, i);
+        if (panel < panels) {
+            pack_weight(w, packing_of(c, unit_matrix(c, p->unit, i)), frame_memory(c, p->to[i]),
+                        (struct work){.index = panel, .count = panels});
+            return;
+        }
+        panel -= panels;
+    }
+}
+
+/* The frames it was read into are the next ones to pack into. */
+static void end_packing(struct expert_cache *c) {
+    struct expert_packing *p = &c->packing;
+    struct expert_unit *unit = &c->unit[p->unit];
+    for (uint32_t i = 0; i < unit_frames(unit_part(c, p->unit)); i++) {
+        size_t at = unit_matrix(c, p->unit, i);
+        if (!panels_of(c, p->unit, i))
+            continue;
+        push_frame(c, unit->frame[i]);
+        c->spares++;
+        unit->frame[i] = p->to[i];
+        struct expert_frame *f = &c->frame[p->to[i]];
+        *f = (struct expert_frame){.unit = p->unit, .w = c->shape[at]};
+        f->w.packing = packing_of(c, at);
+        f->w.packed = frame_memory(c, p->to[i]);
+    }
+    unit->state = UNIT_READY;
+    p->unit = NO_UNIT;
+    pthread_cond_broadcast(&c->ready);
+}
+
+/* Under the lock, which it leaves for a panel at a time. */
+static void help_packing(struct expert_cache *c) {
+    struct expert_packing *p = &c->packing;
+    while (p->next < p->panels) {
+        uint32_t panel = p->next++;
+        pthread_mutex_unlock(&c->lock);
+        pack_panel(c, panel);
+        pthread_mutex_lock(&c->lock);
+        if (++p->done == p->panels) {
+            end_packing(c);
+            return;
+        }
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -166,7 +264,7 @@ void expert_read_ended(struct expert_cache *c, uint32_t u, uint64_t bytes, const
     if (--c->reading == 0)
         c->stats.read_seconds += clock_seconds() - c->reading_since;
     if (!why) {
-        unit->state = UNIT_READY;
+        unit->state = is_packed(c, u) ? UNIT_STORED : UNIT_READY;
         c->stats.reads++;
         c->stats.read_bytes += bytes;
     } else {
@@ -194,7 +292,7 @@ static uint32_t unit_of(const struct expert_cache *c, uint32_t layer, enum exper
 
 static void choose(struct expert_cache *c, uint32_t u) {
     struct expert_unit *unit = &c->unit[u];
-    if (unit->state == UNIT_READY)
+    if (unit->state >= UNIT_STORED)
         c->stats.hits++;
     else
         c->stats.misses++;
@@ -288,18 +386,34 @@ static const uint32_t *begin(void *self, const struct op_experts *a, enum expert
     return c->order;
 }
 
+/* Under the lock: until a unit is as the column reads it, or will not be. After a failure a slow
+ * member may come to a unit that others have passed: it is not packed beside theirs. */
+static void bring(struct expert_cache *c, uint32_t u) {
+    const struct expert_unit *unit = &c->unit[u];
+    while (unit->state != UNIT_READY) {
+        if (unit->state == UNIT_STORED && c->packing.unit == NO_UNIT)
+            begin_packing(c, u);
+        if (unit->state == UNIT_PACKING && c->packing.next < c->packing.panels) {
+            help_packing(c);
+            continue;
+        }
+        if (c->failed && unit->state != UNIT_PACKING)
+            return;
+        bool reading = unit->state < UNIT_STORED;
+        double from = clock_seconds();
+        pthread_cond_wait(&c->ready, &c->lock);
+        c->stalled += reading ? clock_seconds() - from : 0;
+    }
+}
+
 static bool acquire(void *self, const struct op_experts *a, enum expert_part part, uint32_t expert,
                     const struct weight *w[2]) {
     struct expert_cache *c = self;
     uint32_t u = unit_of(c, a->layer, part, expert);
     struct expert_unit *unit = &c->unit[u];
     pthread_mutex_lock(&c->lock);
-    if (unit->state != UNIT_READY && !c->failed) {
-        double from = clock_seconds();
-        while (unit->state != UNIT_READY && !c->failed)
-            pthread_cond_wait(&c->ready, &c->lock);
-        c->stalled += clock_seconds() - from;
-    }
+    if (!c->passes)
+        bring(c, u);
     bool there = !c->passes && unit->state == UNIT_READY;
     w[0] = there ? &c->frame[unit->frame[0]].w : NULL;
     w[1] = there && part == EXPERT_UP ? &c->frame[unit->frame[1]].w : NULL;
@@ -377,22 +491,29 @@ void expert_cache_count(struct expert_cache *c, weir_expert_stats *out) {
 
 static weir_status size_frames(struct expert_cache *c, weir_error *err) {
     uint64_t units = 0;
+    bool packs = false;
     for (uint32_t l = 0; l < c->m->layers; l++) {
         if (!model_is_moe(c->m, l))
             continue;
         size_t first = (size_t)l * EXPERT_MATRICES * c->m->experts;
         for (size_t i = first; i < first + (size_t)EXPERT_MATRICES * c->m->experts; i++) {
-            size_t bytes = expert_plan_of(c, i).frame_bytes;
+            enum packing p = packing_of(c, i);
+            size_t stored = expert_plan_of(c, i).frame_bytes, packed = pack_bytes(&c->shape[i], p);
+            size_t bytes = stored > packed ? stored : packed;
             c->frame_bytes = bytes > c->frame_bytes ? bytes : c->frame_bytes;
+            packs |= p != PACK_NONE;
         }
         units += (uint64_t)EXPERT_MATRICES * c->m->experts;
     }
-    uint64_t least = 2 * (uint64_t)c->frame_bytes, frames = c->setup.bytes / c->frame_bytes;
-    if (frames < 2)
+    c->frame_bytes = (c->frame_bytes + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN;
+    c->spares = packs ? 2 : 0;
+    uint64_t least = 2 + c->spares, frames = c->setup.bytes / c->frame_bytes;
+    if (frames < least)
         return weir_fail(err, WEIR_BAD_VALUE, "expert_cache_bytes",
-                         "is %" PRIu64 ", less than two matrices of one expert take: %" PRIu64,
-                         c->setup.bytes, least);
-    frames = frames < units ? frames : units;
+                         "is %" PRIu64 ", less than two matrices of one expert%s take: %" PRIu64,
+                         c->setup.bytes, packs ? " and two more to pack them into" : "",
+                         least * c->frame_bytes);
+    frames = frames < units + c->spares ? frames : units + c->spares;
     c->n_frames = (uint32_t)(frames < UINT32_MAX ? frames : UINT32_MAX - 1);
     return WEIR_OK;
 }
@@ -418,7 +539,7 @@ static weir_status take_memory(struct expert_cache *c, weir_error *err) {
         c->free_frames = f;
     }
     c->n_free = c->n_frames;
-    c->now.first = c->after.first = c->guesses.first = NO_UNIT;
+    c->now.first = c->after.first = c->guesses.first = c->packing.unit = NO_UNIT;
     c->stats.open = true;
     c->stats.bytes_total = (uint64_t)c->n_frames * c->frame_bytes;
     c->told_at = clock_seconds();

@@ -20,13 +20,20 @@ enum expert_need {
     NEED_NOW,     /* the present operation reads it, and some member has not passed it */
 };
 
-enum expert_state { UNIT_ABSENT, UNIT_QUEUED, UNIT_READING, UNIT_READY };
+enum expert_state {
+    UNIT_ABSENT,
+    UNIT_QUEUED,
+    UNIT_READING,
+    UNIT_STORED,  /* in memory, and to be packed when it is used */
+    UNIT_PACKING, /* by the members that have come to it */
+    UNIT_READY,   /* as the column reads it */
+};
 
 struct expert_unit {
     uint8_t state, need;
     bool ahead;        /* read on a guess, and not chosen since */
     uint32_t left;     /* members that have not passed it */
-    uint32_t frame[2]; /* while reading or ready */
+    uint32_t frame[2]; /* from reading on */
     uint32_t next;     /* in its queue */
     float uses;        /* steps that chose it, halved every so many steps ... */
     uint32_t used_at;  /* ... as of this step */
@@ -40,6 +47,13 @@ struct expert_queue {
 struct expert_frame {
     uint32_t unit;
     struct weight w;
+};
+
+/* A unit that members pack, panel by panel, into the frames `to`. */
+struct expert_packing {
+    uint32_t unit; /* NO_UNIT: none; never more than one, as all visit units in one order */
+    uint32_t to[2];
+    uint32_t next, done, panels;
 };
 
 struct expert_file {
@@ -81,6 +95,8 @@ struct expert_cache {
     struct expert_unit *unit; /* [layers][parts][experts] */
     struct expert_frame *frame;
     uint32_t free_frames, n_free;
+    uint32_t spares; /* of the free ones, kept to pack into */
+    struct expert_packing packing;
     struct expert_queue now, after, guesses; /* for this operation, the next, the next layer */
     uint32_t *visit[EXPERT_PARTS], n_visit[EXPERT_PARTS]; /* units of the present layer */
     uint32_t *guessed, n_guessed, most_guessed;           /* units guessed at for the next one */

@@ -40,7 +40,8 @@ static inline float *tensor_row(struct tensor t, size_t row) {
 enum packing { PACK_NONE, PACK_BF16, PACK_INT8, PACK_FP8, PACK_MXFP4 };
 
 /* A weight matrix [rows, cols] as stored in the checkpoint, row-major; y = W x. data == NULL:
- * absent. MXFP4: data = packed codes [rows, cols/2], scale = [rows, cols/32]. */
+ * absent, or of an expert that is kept packed alone. MXFP4: data = packed codes [rows, cols/2],
+ * scale = [rows, cols/32]. */
 struct weight {
     const void *data;
     const uint8_t *scale;

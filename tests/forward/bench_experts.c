@@ -2,9 +2,10 @@
  * fio on the same files in the same run. Usage: bench_experts MODEL BYTES [ROUNDS [TOKENS [ROWS
  * [THREADS]]]]. Not part of the test suite.
  *
- * BYTES is the memory for experts. A round computes TOKENS steps of ROWS rows twice, without and
- * with reading ahead on a guess, and lets fio read as many bytes as that took, past the page cache,
- * in requests of 1 MiB with as many under way. Bandwidth is bytes over the time during which
+ * BYTES is the memory for experts. A round computes TOKENS steps of ROWS rows three times: without
+ * and with reading ahead on a guess, and with it on experts that stay as they are stored; and lets
+ * fio read as many bytes as that took, past the page cache, in requests of 1 MiB with as many under
+ * way. Bandwidth is bytes over the time during which
  * something was being read. Printed are the rounds and their medians. */
 #include "forward/runner.h"
 
@@ -36,9 +37,20 @@ struct run {
     uint64_t at; /* of the ids */
 };
 
-static void open_run(struct run *run, uint64_t bytes, bool guess) {
+static const struct way {
+    const char *name;
+    bool guess, packed;
+} ways[] = {
+    {"as chosen", false, true}, {"guessing", true, true}, {"guessing, stored", true, false}};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+static void open_run(struct run *run, uint64_t bytes, const struct way *way) {
     weir_error err;
-    const struct expert_setup setup = {.bytes = bytes, .members = threads, .guess = guess};
+    const struct expert_setup setup = {.bytes = bytes,
+                                       .members = threads,
+                                       .guess = way->guess,
+                                       .column =
+                                           way->packed ? column_fast(ACTIVATION_DEFAULT) : NULL};
     const struct runner_options o = {.column = column_fast(ACTIVATION_DEFAULT),
                                      .threads = threads,
                                      .sequences = rows,
@@ -145,19 +157,19 @@ int main(int argc, char **argv) {
     dir = argv[1];
     if (model_open(dir, &m, &err))
         fail(&err);
-    struct run run[2];
-    double gbps[2][MOST], seconds[2][MOST], beside[MOST];
+    struct run run[WAYS];
+    double gbps[WAYS][MOST], seconds[WAYS][MOST], beside[MOST];
     uint64_t bytes = strtoull(argv[2], NULL, 10);
-    for (int g = 0; g < 2; g++) {
-        open_run(&run[g], bytes, g);
+    for (int g = 0; g < WAYS; g++) {
+        open_run(&run[g], bytes, &ways[g]);
         steps(&run[g]); /* brings in what is mapped */
     }
     for (int i = 0; i < rounds; i++) {
         double read = 0;
         printf("round %d\n", i + 1);
-        for (int g = 0; g < 2; g++) {
+        for (int g = 0; g < WAYS; g++) {
             struct sample s = steps(&run[g]);
-            print(g ? "guessing" : "as chosen", s);
+            print(ways[g].name, s);
             gbps[g][i] = s.gbps;
             seconds[g][i] = s.seconds;
             read = s.gigabytes > read ? s.gigabytes : read;
@@ -167,10 +179,10 @@ int main(int argc, char **argv) {
         fflush(stdout);
     }
     double f = median(beside, rounds);
-    for (int g = 0; g < 2; g++) {
+    for (int g = 0; g < WAYS; g++) {
         double x = median(gbps[g], rounds);
-        printf("%s: %.2f steps/s, %.3f GB/s, fio %.3f GB/s, ratio %.2f\n",
-               g ? "guessing" : "as chosen", tokens / median(seconds[g], rounds), x, f, x / f);
+        printf("%s: %.2f steps/s, %.3f GB/s, fio %.3f GB/s, ratio %.2f\n", ways[g].name,
+               tokens / median(seconds[g], rounds), x, f, x / f);
         runner_close(run[g].r);
         weights_close(run[g].w);
     }

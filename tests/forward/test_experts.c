@@ -17,8 +17,8 @@ static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-l
                                      "models/tiny-k3"};
 enum { SEQS = 3, PROMPT = 60, STEPS = 4, MOST_ROWS = 64 };
 
-static struct runner_options options(bool fast, uint32_t threads) {
-    return (struct runner_options){.column = fast ? column_fast(ACTIVATION_DEFAULT) : &column_ref,
+static struct runner_options options_of(const struct column *column, uint32_t threads) {
+    return (struct runner_options){.column = column,
                                    .threads = threads,
                                    .sequences = SEQS,
                                    .positions = 128,
@@ -26,12 +26,19 @@ static struct runner_options options(bool fast, uint32_t threads) {
                                    .logits = MOST_ROWS,
                                    .kv_dtype = DTYPE_F32};
 }
+static struct runner_options options(bool fast, uint32_t threads) {
+    return options_of(fast ? column_fast(ACTIVATION_DEFAULT) : &column_ref, threads);
+}
 
+/* Experts are laid out as the column wants them wherever they are. */
 static void open_dir(struct rig *g, const char *dir, const struct runner_options *o,
                      const struct expert_setup *setup) {
     weir_error err;
-    if (model_open(dir, &g->m, &err) || weights_open_reading(dir, &g->m, setup, &g->w, &err) ||
-        runner_open(&g->m, g->w, o, &g->r, &err))
+    struct expert_setup s = setup ? *setup : (struct expert_setup){0};
+    s.column = o->column;
+    if (model_open(dir, &g->m, &err) ||
+        weights_open_reading(dir, &g->m, setup ? &s : NULL, &g->w, &err) ||
+        weights_pack(g->w, o->column, s.dense, 1, &err) || runner_open(&g->m, g->w, o, &g->r, &err))
         fail_msg("%s: %s", err.where, err.message);
 }
 
@@ -57,38 +64,39 @@ static void work(struct rig *g, uint32_t seed, float *out) {
     }
 }
 
-/* What two matrices of the largest kind take, as the refusal says. */
-static uint64_t least_bytes(const char *dir) {
+/* What two matrices of the largest kind take, and packing them, as the refusal says. */
+static uint64_t least_bytes(const char *dir, const struct column *column, enum dense_form dense) {
     struct model m;
     struct weights *w;
     weir_error err;
-    const struct expert_setup one = {.bytes = 1, .members = 1};
+    const struct expert_setup one = {.bytes = 1, .members = 1, .column = column, .dense = dense};
     assert_int_equal(model_open(dir, &m, &err), WEIR_OK);
     assert_int_equal(weights_open_reading(dir, &m, &one, &w, &err), WEIR_BAD_VALUE);
     assert_string_equal(err.where, "expert_cache_bytes");
     const char *number = strrchr(err.message, ' ');
     assert_non_null(number);
     uint64_t least = strtoull(number, NULL, 10);
-    const struct expert_setup less = {.bytes = least - 1, .members = 1};
+    const struct expert_setup less = {
+        .bytes = least - 1, .members = 1, .column = column, .dense = dense};
     assert_int_equal(weights_open_reading(dir, &m, &less, &w, &err), WEIR_BAD_VALUE);
     return least;
 }
 
-static void compare(const char *model, bool fast, uint32_t threads,
+static void compare(const char *model, const struct column *column,
                     const struct expert_setup *setup, uint32_t seed, const float *want) {
     struct rig g;
     weir_error err;
     weir_expert_stats s;
-    const struct runner_options o = options(fast, threads);
+    const struct runner_options o = options_of(column, setup->members);
     open_dir(&g, source_path(model), &o, setup);
     size_t floats = (size_t)KEPT * g.m.vocab;
     float *got = malloc(floats * sizeof *got);
     work(&g, seed, got);
     assert_int_equal(runner_failure(g.r, &err), WEIR_OK);
     if (memcmp(want, got, floats * sizeof *got) != 0)
-        fail_msg("%s, %s, %u threads, %llu bytes, way %d, seed %u: other bits", model,
-                 fast ? "fast" : "exact", threads, (unsigned long long)setup->bytes, setup->way,
-                 seed);
+        fail_msg("%s, %s, dense %d, %u threads, %llu bytes, way %d, seed %u: other bits", model,
+                 column->name, setup->dense, setup->members, (unsigned long long)setup->bytes,
+                 setup->way, seed);
     weights_count_experts(g.w, &s);
     assert_true(s.open && s.misses > 0 && s.reads > 0 && s.read_bytes > 0);
     assert_true(s.bytes_used <= s.bytes_total && s.bytes_total <= setup->bytes);
@@ -97,32 +105,42 @@ static void compare(const char *model, bool fast, uint32_t threads,
     rig_close(&g);
 }
 
+/* One model on one column: in memory, then in caches from the least over a few units to more than
+ * there are. */
+static void any_cache(size_t model, const struct column *column, enum dense_form dense,
+                      uint32_t rounds) {
+    struct rig g;
+    char whole[4096];
+    weir_error err;
+    const struct runner_options o = options_of(column, 1);
+    snprintf(whole, sizeof whole, "%s", source_path(models[model]));
+    uint64_t least = least_bytes(whole, column, dense);
+    if (model_open(whole, &g.m, &err) || weights_open(whole, &g.m, &g.w, &err) ||
+        weights_pack(g.w, column, dense, 1, &err) || runner_open(&g.m, g.w, &o, &g.r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    float *want = malloc((size_t)KEPT * g.m.vocab * sizeof *want);
+    work(&g, 1, want);
+    rig_close(&g);
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint64_t dice = rng_at(9, model, round * 2 + (column != &column_ref));
+        uint64_t more = round < 2 ? round * least / 2 : dice % (least << (dice >> 60));
+        const struct expert_setup setup = {.bytes = least + more,
+                                           .members = 1 + round % 3,
+                                           .way = dice >> 32 & 1 ? EXPERT_THREADS : EXPERT_AUTO,
+                                           .guess = dice >> 33 & 1,
+                                           .dense = dense};
+        compare(models[model], column, &setup, 1, want);
+    }
+    free(want);
+}
+
 static void any_cache_gives_the_bits_of_experts_in_memory(void **state) {
-    uint32_t rounds = RIG_SLOW ? 3 : 6;
-    for (size_t i = 0; i < 3; i++)
-        for (int fast = 0; fast < 2; fast++) {
-            struct rig g;
-            const struct runner_options o = options(fast, 1);
-            uint64_t least = least_bytes(source_path(models[i]));
-            char whole[4096];
-            snprintf(whole, sizeof whole, "%s", source_path(models[i]));
-            open_dir(&g, whole, &o, NULL);
-            float *want = malloc((size_t)KEPT * g.m.vocab * sizeof *want);
-            work(&g, 1, want);
-            rig_close(&g);
-            for (uint32_t round = 0; round < rounds; round++) {
-                uint64_t dice = rng_at(9, i, round * 2 + (uint32_t)fast);
-                /* from the least over a few units to more than there are */
-                uint64_t more = round < 2 ? round * least / 2 : dice % (least << (dice >> 60));
-                const struct expert_setup setup = {.bytes = least + more,
-                                                   .members = 1 + round % 3,
-                                                   .way = dice >> 32 & 1 ? EXPERT_THREADS
-                                                                         : EXPERT_AUTO,
-                                                   .guess = dice >> 33 & 1};
-                compare(models[i], fast, setup.members, &setup, 1, want);
-            }
-            free(want);
-        }
+    for (size_t i = 0; i < 3; i++) {
+        any_cache(i, &column_ref, DENSE_BF16, RIG_SLOW ? 3 : 6);
+        any_cache(i, column_fast(ACTIVATION_F32), DENSE_BF16, RIG_SLOW ? 3 : 6);
+        any_cache(i, column_fast(ACTIVATION_BF16), DENSE_INT8, 2);
+        any_cache(i, column_fast(ACTIVATION_INT8), DENSE_FP8, 2);
+    }
 }
 
 /* Tensors that lie anywhere: a header of any length moves all of them. */
@@ -183,12 +201,13 @@ static void a_read_that_fails_fails_its_step_and_no_other(void **state) {
             weir_error err = {0};
             weir_expert_stats s;
             const char *dir = source_path("models/tiny-k3");
-            const struct expert_setup setup = {.bytes = 3 * least_bytes(dir),
-                                               .members = threads,
-                                               .way = (enum expert_way)way,
-                                               .guess = true,
-                                               .fault = fault,
-                                               .fault_arg = &f};
+            const struct expert_setup setup = {
+                .bytes = 3 * least_bytes(dir, column_fast(ACTIVATION_DEFAULT), DENSE_BF16),
+                .members = threads,
+                .way = (enum expert_way)way,
+                .guess = true,
+                .fault = fault,
+                .fault_arg = &f};
             const struct runner_options o = options(true, threads);
             open_dir(&g, dir, &o, &setup);
             size_t bytes = (size_t)KEPT * g.m.vocab * sizeof(float);
@@ -240,7 +259,9 @@ static void a_shard_cut_short_while_running_is_named(void **state) {
         weir_error err = {0};
         struct rig g;
         const struct expert_setup setup = {
-            .bytes = least_bytes(s.dir), .members = 2, .way = (enum expert_way)way};
+            .bytes = least_bytes(s.dir, column_fast(ACTIVATION_DEFAULT), DENSE_BF16),
+            .members = 2,
+            .way = (enum expert_way)way};
         const struct runner_options o = options(true, 2);
         shard_of_experts(&s, name, sizeof name);
         read_whole(scratch_path(&s, name), &file, &n);
@@ -328,7 +349,9 @@ static void experts_leave_no_pages_in_the_page_cache(void **state) {
         struct stat st;
         uint8_t print[WEIGHTS_FINGERPRINT_BYTES];
         const struct expert_setup setup = {
-            .bytes = least_bytes(s.dir), .members = 1, .way = (enum expert_way)way};
+            .bytes = least_bytes(s.dir, column_fast(ACTIVATION_DEFAULT), DENSE_BF16),
+            .members = 1,
+            .way = (enum expert_way)way};
         const struct runner_options o = options(true, 1);
         shard_of_experts(&s, name, sizeof name);
         assert_int_equal(stat(scratch_path(&s, name), &st), 0);
