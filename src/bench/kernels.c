@@ -364,7 +364,7 @@ weir_status kernels_run(const struct kernel_options *o, struct kernel_report *ou
                         weir_error *err) {
     *out = (struct kernel_report){.threads = o->threads};
     if (o->baseline && strcmp(o->baseline, "fastest") && !kernels_column(o->baseline)) {
-        char names[128];
+        char names[256];
         return weir_fail(err, WEIR_BAD_VALUE, "--baseline",
                          "'%.40s' is not on this machine: fastest, %s", o->baseline,
                          kernels_columns(names, sizeof names));

@@ -421,10 +421,18 @@ static void kda_cost(struct kernel_cost *k, const struct kernel_case *c) {
     k->flops = n * heads * (step || token < chunked ? token : chunked);
 }
 
+static uint32_t kernel_latent(const struct kernel_case *c) {
+    return c->latent ? c->latent : 4 * c->dim;
+}
+static uint32_t kernel_extra(const struct kernel_case *c) {
+    return c->extra ? c->extra : c->dim / 2;
+}
+
 static void mla_cost(struct kernel_cost *k, const struct kernel_case *c) {
-    double n = c->n, h = c->heads, d = c->dim, r = c->dim / 2, lat = 4 * d, past = c->history;
+    double n = c->n, h = c->heads, d = c->dim, r = kernel_extra(c), lat = kernel_latent(c);
+    double past = c->history;
     double kv_b = kernel_matrix_bytes(DTYPE_BF16, h * 2 * d, lat);
-    double record = (double)kv_record_bytes(c->dtype, 4 * c->dim, c->dim / 2);
+    double record = (double)kv_record_bytes(c->dtype, kernel_latent(c), kernel_extra(c));
     if (c->family == KERNEL_MLA_DECODE) {
         /* Absorbed: the query into the latent space, scores and sums there, and back. */
         k->read_bytes = n * past * record + kv_b;
@@ -463,7 +471,7 @@ struct kernel_cost kernel_cost(const struct kernel_case *c, uint32_t experts) {
     case KERNEL_MLA_DECODE:
     case KERNEL_MLA_PREFILL: mla_cost(&k, c); break;
     case KERNEL_MLA_WRITE: {
-        double width = 4 * c->dim + c->dim / 2;
+        double width = kernel_latent(c) + kernel_extra(c);
         k.write_bytes = kernel_matrix_bytes(c->dtype, n, width);
         k.flops = 4 * n * width;
         activations(&k, n, width, 0);

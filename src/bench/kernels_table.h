@@ -48,8 +48,8 @@ struct kernel_case {
     uint32_t n;
     uint32_t out, in;
     uint32_t count, top_k;
-    uint32_t heads,
-        dim; /* KDA: dim; MLA: dim nope and value dims, dim/2 extra dims, 4*dim latent */
+    uint32_t heads, dim;    /* KDA: dim; MLA: nope and value dims */
+    uint32_t latent, extra; /* MLA, where they are not 4*dim and dim/2 */
     uint32_t history;
     enum kernel_bound bound;
     bool slow; /* takes seconds or gigabytes: left out by --quick */

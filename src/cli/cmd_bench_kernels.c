@@ -5,6 +5,7 @@
 #include "bench/kernels.h"
 #include "cli/command.h"
 #include "cli/io.h"
+#include "cli/measure_args.h"
 #include "cli/progress.h"
 
 #include <string.h>
@@ -29,14 +30,7 @@ static const struct option_spec bench_kernels_options[] = {
      .offered = "cpu",
      .refusal = "kernels of this device are not in the table of this version; use cpu",
      .help = "Whose kernels."},
-    {.name = "threads",
-     .value = "N",
-     .type = OPTION_COUNT,
-     .offset = AT(threads),
-     .min = 0,
-     .max = 1024,
-     .fallback = "0",
-     .help = "Threads of the team, for kernels and roof alike; 0: one for each core."},
+    MEASURE_THREADS(AT(threads)),
     {.name = "filter",
      .value = "F",
      .type = OPTION_TEXT,
@@ -44,13 +38,7 @@ static const struct option_spec bench_kernels_options[] = {
      .help = "Only cases whose name, shape and format contain one of these words, separated by "
              "commas: kda_step, mxfp4, \"expert_w1 3072x3584 n=8\"; \"n=1 \" with a space is not "
              "n=16."},
-    {.name = "isa",
-     .value = "NAME",
-     .type = OPTION_TEXT,
-     .offset = AT(isa),
-     .fallback = "fastest",
-     .help = "Whose code is measured: exact, portable, avx2, avx512, or fastest, what an engine on "
-             "this machine takes."},
+    MEASURE_ISA(AT(isa)),
     {.name = "baseline",
      .value = "NAME",
      .type = OPTION_TEXT,
@@ -61,15 +49,7 @@ static const struct option_spec bench_kernels_options[] = {
      .type = OPTION_FLAG,
      .offset = AT(quick),
      .help = "Fewer samples, and without the cases that take seconds or gigabytes."},
-    {.name = "wait",
-     .value = "SECONDS",
-     .type = OPTION_REAL,
-     .offset = AT(wait),
-     .min = 0,
-     .max = 86400,
-     .fallback = "0",
-     .help = "Before each case wait for half a second in which nobody else uses the processor, at "
-             "most so long."},
+    MEASURE_WAIT(AT(wait), "each case"),
     {.name = "small",
      .type = OPTION_FLAG,
      .offset = AT(small),
@@ -82,7 +62,7 @@ static const struct option_spec bench_kernels_output[] = {
      .offset = AT(list),
      .help = "Measure nothing: print the cases with what they must move and compute, and how far "
              "a result may lie from the exact one."},
-    {.name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "Print one JSON object."},
+    MEASURE_JSON(AT(json)),
 };
 static const struct option_group bench_kernels_groups[] = {
     {"What", bench_kernels_options, sizeof bench_kernels_options / sizeof bench_kernels_options[0],
@@ -177,7 +157,7 @@ static int run_bench_kernels(void *record, weir_error *err) {
     }
     const struct column *column = kernels_column(a->isa);
     if (!column) {
-        char names[128];
+        char names[256];
         weir_fail(err, WEIR_BAD_VALUE, "--isa", "'%.40s' is not on this machine: fastest, %s",
                   a->isa, kernels_columns(names, sizeof names));
         return command_exit_status(err);

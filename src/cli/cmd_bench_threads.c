@@ -5,6 +5,7 @@
 #include "bench/threads.h"
 #include "cli/command.h"
 #include "cli/io.h"
+#include "cli/measure_args.h"
 
 struct bench_threads_args {
     uint32_t threads, rounds;
@@ -14,14 +15,7 @@ struct bench_threads_args {
 
 #define AT(FIELD) offsetof(struct bench_threads_args, FIELD)
 static const struct option_spec bench_threads_options[] = {
-    {.name = "threads",
-     .value = "N",
-     .type = OPTION_COUNT,
-     .offset = AT(threads),
-     .min = 0,
-     .max = 1024,
-     .fallback = "0",
-     .help = "Members of the team; 0: one for each core."},
+    MEASURE_THREADS(AT(threads)),
     {.name = "rounds",
      .value = "N",
      .type = OPTION_COUNT,
@@ -38,16 +32,8 @@ static const struct option_spec bench_threads_options[] = {
      .max = 60,
      .fallback = "0.2",
      .help = "How long a sample takes."},
-    {.name = "wait",
-     .value = "SECONDS",
-     .type = OPTION_REAL,
-     .offset = AT(wait),
-     .min = 0,
-     .max = 86400,
-     .fallback = "0",
-     .help = "Before each round wait for half a second in which nobody else uses the processor, at "
-             "most so long."},
-    {.name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "Print one JSON object."},
+    MEASURE_WAIT(AT(wait), "each round"),
+    MEASURE_JSON(AT(json)),
 };
 static const struct option_group bench_threads_groups[] = {
     {"Options", bench_threads_options,

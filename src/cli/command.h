@@ -49,7 +49,7 @@ extern const struct command command_serve, command_generate, command_score, comm
     command_render, command_chat, command_inspect, command_synth, command_help, command_version;
 extern const struct command command_bench_inspect, command_bench_compare, command_bench_gate,
     command_bench_history, command_bench_kernels, command_bench_replay, command_bench_sweep,
-    command_bench_threads;
+    command_bench_step, command_bench_threads;
 extern const struct command command_cost, command_frontier, command_report;
 
 #endif

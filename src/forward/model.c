@@ -22,6 +22,8 @@ struct step_program {
     size_t scratch_bytes;
     program_tap *tap;
     void *tap_arg;
+    program_watch *watch;
+    void *watch_arg;
     const struct expert_source *source; /* NULL: all weights are in memory */
     bool failed;                        /* the last run, and why */
     weir_error failure;
@@ -230,7 +232,11 @@ static void run_member(void *arg, uint32_t member) {
         w.scratch = p->scratch + member * p->scratch_bytes;
         w.shared = p->scratch + p->threads * p->scratch_bytes;
     }
+    if (p->watch)
+        team_barrier(p->team, member);
     for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (p->watch && member == 0)
+            p->watch(p->watch_arg, i);
         uint32_t passes = column_passes(p->column, &p->op[i], p->batch);
         for (w.pass = 0; w.pass < passes; w.pass++) {
             column_run(p->column, &p->op[i], p->batch, p->batch->ids, w);
@@ -242,6 +248,8 @@ static void run_member(void *arg, uint32_t member) {
             team_barrier(p->team, member);
         }
     }
+    if (p->watch && member == 0)
+        p->watch(p->watch_arg, p->n_ops);
 }
 
 void program_run(struct step_program *p, struct team *team, const struct batch *b) {
@@ -280,6 +288,11 @@ void program_set_tap(struct step_program *p, program_tap *tap, void *arg) {
     for (uint32_t i = 0; i < p->n_ops; i++) /* the mixture is written out only when someone looks */
         if (p->op[i].kind == OP_MIX_NORM)
             p->op[i].u.mix_norm.mixed = tap ? p->mixed : (struct tensor){0};
+}
+
+void program_set_watch(struct step_program *p, program_watch *watch, void *arg) {
+    p->watch = watch;
+    p->watch_arg = arg;
 }
 
 size_t program_kv_page_bytes(const struct model *m, enum dtype dtype) {

@@ -48,6 +48,12 @@ const struct op *program_ops(const struct step_program *p, uint32_t *n);
 typedef void program_tap(void *arg, const char *name, struct tensor t, uint32_t rows);
 void program_set_tap(struct step_program *p, program_tap *tap, void *arg);
 
+/* Benches time operations: called by member 0 before operation i, behind the barrier of the one
+ * before, and with the number of operations behind the last; the team is awake when it is first
+ * called. Other members may have begun operation i. NULL: off. */
+typedef void program_watch(void *arg, uint32_t i);
+void program_set_watch(struct step_program *p, program_watch *watch, void *arg);
+
 /* Sizes of the pools' units for a model. */
 size_t program_kv_page_bytes(const struct model *m, enum dtype dtype);
 size_t program_state_slot_floats(const struct model *m);
