@@ -137,7 +137,20 @@ static bool keeps_turns(const struct serve_config *c) {
                              c->engine.compute != WEIR_COMPUTE_NULL);
 }
 
-/* A file that is not ours is neither read nor written over: the server does without. */
+/* A file that cannot be gone on with is not written over, but must not end the saving either. */
+static bool make_way(const char *path, const weir_error *why) {
+    char to[PATH_MAX];
+    weir_error err = {0};
+    if (why->code == WEIR_BAD_FILE && turns_move_aside(path, to, sizeof to, &err) == WEIR_OK) {
+        log_line(LOG_WARN, "turns %s: %s; it was moved to %s, which may be deleted", path,
+                 why->message, to);
+        return true;
+    }
+    log_line(LOG_WARN, "turns are neither read nor saved: %s: %s%s%s", why->where, why->message,
+             err.code ? "; it " : "", err.code ? err.message : "");
+    return false;
+}
+
 static void load_turns(struct server *s) {
     char path[PATH_MAX];
     weir_error err = {0};
@@ -148,9 +161,9 @@ static void load_turns(struct server *s) {
     else /* in the folder that the disk tier has made for this model */
         snprintf(path, sizeof path, "%s/%.16s/turns", s->config->engine.disk_offload_dir,
                  info.fingerprint);
-    if (turns_load(s->turns, path, info.vocab_size, &err) != WEIR_OK)
-        log_line(LOG_WARN, "turns are neither read nor saved: %s: %s", err.where, err.message);
-    else if (!turns_keep(s->turns, path, SAVE_SECONDS))
+    if (turns_load(s->turns, path, info.vocab_size, &err) != WEIR_OK && !make_way(path, &err))
+        return;
+    if (!turns_keep(s->turns, path, SAVE_SECONDS))
         log_line(LOG_WARN, "turns are not saved: no memory");
 }
 

@@ -47,6 +47,9 @@ weir_status turns_save(struct turns *t, const char *path, weir_error *err);
  * Damaged records are left out with one line in the log for all; a file of another kind or version
  * is WEIR_BAD_FILE and adds nothing. */
 weir_status turns_load(struct turns *t, const char *path, uint32_t vocab, weir_error *err);
+/* Gives what turns_load has refused another name beside it, `path`.old-N, which goes to `to` (cap
+ * bytes). WEIR_BAD_FILE: it cannot be moved, and is where it was. */
+weir_status turns_move_aside(const char *path, char *to, size_t cap, weir_error *err);
 /* From now on saves to `path` every `seconds` when turns were added, and when `t` is closed, on a
  * thread of its own. Failures are logged. At most once per store. False without memory. */
 bool turns_keep(struct turns *t, const char *path, double seconds);

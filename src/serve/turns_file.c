@@ -227,6 +227,22 @@ weir_status turns_load(struct turns *t, const char *path, uint32_t vocab, weir_e
     return s;
 }
 
+weir_status turns_move_aside(const char *path, char *to, size_t cap, weir_error *err) {
+    enum { MOST = 10000 };
+    struct stat st;
+    for (int i = 1; i < MOST; i++) {
+        int n = snprintf(to, cap, "%s.old-%d", path, i);
+        if (n < 0 || (size_t)n >= cap)
+            break;
+        if (lstat(to, &st) == 0)
+            continue;
+        return rename(path, to) == 0 ? WEIR_OK
+                                     : weir_fail(err, WEIR_BAD_FILE, path,
+                                                 "cannot be moved to %s: %s", to, strerror(errno));
+    }
+    return weir_fail(err, WEIR_BAD_FILE, path, "cannot be moved aside: no name is free");
+}
+
 /* ---- the keeper ---- */
 
 static void save_if_new(struct turns *t) {

@@ -135,20 +135,39 @@ static void turns_outlive_the_server(void **state) {
     unlink(turns_file());
 }
 
-static void a_file_that_is_not_ours_is_left_alone(void **state) {
-    static const char notes[] = "These are the notes of somebody else.\n";
-    FILE *f = fopen(turns_file(), "w");
-    fputs(notes, f);
-    fclose(f);
-    struct run r = start();
-    answer_once(&r);
-    end(&r);
+static void assert_holds(const char *path, const char *want) {
     char *text;
     size_t bytes;
     weir_error err = {0};
-    assert_int_equal(file_read(turns_file(), 1 << 20, &text, &bytes, &err), WEIR_OK);
-    assert_string_equal(text, notes);
+    if (file_read(path, 1 << 20, &text, &bytes, &err) != WEIR_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    assert_string_equal(text, want);
     free(text);
+}
+
+static void write_notes(const char *notes) {
+    FILE *f = fopen(turns_file(), "w");
+    fputs(notes, f);
+    fclose(f);
+}
+
+static void a_file_of_another_kind_makes_way_and_saving_goes_on(void **state) {
+    static const char *const notes[] = {"These are the notes of somebody else.\n", "weir"};
+    char old[2][200];
+    for (int i = 0; i < 2; i++) {
+        snprintf(old[i], sizeof old[i], "%s.old-%d", turns_file(), i + 1);
+        write_notes(notes[i]);
+        struct run r = start();
+        answer_once(&r);
+        end(&r);
+        assert_holds(old[i], notes[i]);
+        r = start();
+        assert_int_equal(entries(&r), 1);
+        end(&r);
+    }
+    assert_holds(old[0], notes[0]);
+    unlink(old[0]);
+    unlink(old[1]);
     unlink(turns_file());
 }
 
@@ -163,7 +182,7 @@ static int clean_up(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(turns_outlive_the_server),
-        cmocka_unit_test(a_file_that_is_not_ours_is_left_alone),
+        cmocka_unit_test(a_file_of_another_kind_makes_way_and_saving_goes_on),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }
