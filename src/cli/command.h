@@ -26,6 +26,8 @@ struct command {
 
 /* All commands, in the order of the help. */
 const struct command *const *command_list(size_t *n);
+/* environment.c. A line on standard error for each WEIR_NAME=... there that nothing reads. */
+void environment_warn(const struct command *c, char *const *environment);
 /* A dash is as good as the space between two words. */
 const struct command *command_find(const char *name);
 /* The command that argv (argc words) begins with, and how many words name it. NULL: none. */

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+extern char **environ;
+
 static const char *look_up(const char *name) {
     return getenv(name);
 }
@@ -39,6 +41,7 @@ static int run_command(const struct command *c, int argc, char **argv) {
         return 1;
     }
     int status;
+    environment_warn(c, environ);
     if (options_parse(&c->options, argc, argv, look_up, record, &help, &err)) {
         /* A known value that this build does not offer is as much a matter of what was typed. */
         status = fail(&err, err.code == WEIR_UNSUPPORTED ? 2 : command_exit_status(&err));

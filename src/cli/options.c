@@ -289,16 +289,15 @@ size_t option_distance(const char *a, size_t na, const char *b) {
     return row[nb];
 }
 
-/* The option the user may have meant: the nearest name, if near enough. */
-static const char *nearest(const struct option_table *t, const char *name, size_t n) {
-    const struct option_spec *s;
-    const char *best = NULL;
+const struct option_spec *options_nearest(const struct option_table *t, const char *name,
+                                          size_t n) {
+    const struct option_spec *s, *best = NULL;
     size_t least = n / 3 + 2;
     for (size_t i = 0; (s = options_at(t, i, NULL)); i++) {
         size_t d = option_distance(name, n, s->name);
         if (d < least) {
             least = d;
-            best = s->name;
+            best = s;
         }
     }
     return best;
@@ -306,11 +305,12 @@ static const char *nearest(const struct option_table *t, const char *name, size_
 
 static weir_status unknown_option(const struct option_table *t, const char *arg, size_t n,
                                   weir_error *err) {
-    const char *near = nearest(t, arg + 2, n - 2);
+    const struct option_spec *near = options_nearest(t, arg + 2, n - 2);
     char where[128];
     snprintf(where, sizeof where, "%.*s", (int)n, arg);
     if (near)
-        return weir_fail(err, WEIR_BAD_VALUE, where, "unknown option; did you mean --%s?", near);
+        return weir_fail(err, WEIR_BAD_VALUE, where, "unknown option; did you mean --%s?",
+                         near->name);
     return weir_fail(err, WEIR_BAD_VALUE, where, "unknown option; --help lists those allowed");
 }
 

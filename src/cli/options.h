@@ -84,6 +84,9 @@ weir_status option_set(const struct option_spec *s, void *target, const char *te
 /* Is `text` one of the values this build offers of a known option? Numbers compare as numbers. */
 bool option_is_offered(const struct option_spec *s, const char *text);
 
+/* The option that `name` (n letters of it) is nearest to, if near enough; or NULL. */
+const struct option_spec *options_nearest(const struct option_table *t, const char *name, size_t n);
+
 /* How many letters of `a` (na of them) must change to make `b`. */
 size_t option_distance(const char *a, size_t na, const char *b);
 

@@ -120,6 +120,30 @@ weir_status data_text(const json_t *object, const char *path, const char *scope,
     return WEIR_OK;
 }
 
+static bool is_among(const char *names, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = names; *p; p += strspn(p, ", ")) {
+        size_t len = strcspn(p, ",");
+        if (len == n && !memcmp(p, name, n))
+            return true;
+        p += len;
+    }
+    return false;
+}
+
+weir_status data_no_others(const json_t *object, const char *path, const char *scope,
+                           const char *names, weir_error *err) {
+    const char *name;
+    json_t *value;
+    json_object_foreach(
+        (json_t *)(uintptr_t)object, name,
+        value) if (!is_among(names,
+                             name)) return weir_fail(err, WEIR_BAD_FILE, path,
+                                                     "field %s%.60s is unknown; allowed are %s",
+                                                     scope, name, names);
+    return WEIR_OK;
+}
+
 weir_status data_machines(const json_t *object, const char *path, const json_t **out,
                           weir_error *err) {
     const char *name;

@@ -22,7 +22,11 @@ weir_status data_number(const json_t *object, const char *path, const char *scop
 /* A text of less than `cap` bytes. Absent and not required: "". */
 weir_status data_text(const json_t *object, const char *path, const char *scope, const char *name,
                       bool required, char *out, size_t cap, weir_error *err);
-/* The object `name` of at least one member, each of which is an object with a name of 1 to 31
+/* A member that is none of `names` ("dollars, kilowatts") is refused: a misspelt one would silently
+ * count as absent. */
+weir_status data_no_others(const json_t *object, const char *path, const char *scope,
+                           const char *names, weir_error *err);
+/* The object `machines` of at least one member, each of which is an object with a name of 1 to 31
  * bytes. */
 weir_status data_machines(const json_t *object, const char *path, const json_t **out,
                           weir_error *err);

@@ -24,15 +24,21 @@ static const struct {
 #undef NUMBER
 };
 
+static const char members[] = "tdp_watts, fp4_tflops, fp8_tflops, bf16_tflops, memory_gb, "
+                              "memory_tb_per_s, scale_up_gb_per_s, scale_up_gpus, "
+                              "scale_out_gbit_per_s, note";
+
 static weir_status read_one(const json_t *o, const char *path, const char *name,
                             struct gpu_spec *out, weir_error *err) {
     char scope[64];
     snprintf(out->name, sizeof out->name, "%s", name);
     snprintf(scope, sizeof scope, "machines.%s.", name);
+    weir_status s = data_no_others(o, path, scope, members, err);
+    if (s)
+        return s;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         double *to = (double *)(void *)((char *)out + numbers[i].offset);
-        weir_status s =
-            data_number(o, path, scope, numbers[i].name, numbers[i].required, 1e9, to, err);
+        s = data_number(o, path, scope, numbers[i].name, numbers[i].required, 1e9, to, err);
         if (s)
             return s;
     }
@@ -50,7 +56,9 @@ weir_status gpu_specs_open(struct gpu_spec **out, size_t *n, weir_error *err) {
     weir_status s = data_parse(text, bytes, path, &o, err);
     if (s)
         return s;
-    s = data_machines(o, path, &machines, err);
+    s = data_no_others(o, path, "", "source, machines", err);
+    if (!s)
+        s = data_machines(o, path, &machines, err);
     struct gpu_spec *list = s ? NULL : calloc(json_object_size(machines), sizeof *list);
     if (!s && !list)
         s = weir_fail(err, WEIR_NO_MEMORY, path, "no memory for its rows");

@@ -33,7 +33,9 @@ static weir_status read_rows(const json_t *machines, const char *path, struct pr
         char scope[64];
         snprintf(r->machine, sizeof r->machine, "%s", name);
         snprintf(scope, sizeof scope, "machines.%s.", name);
-        weir_status s = data_number(value, path, scope, "dollars", true, 1e6, &r->dollars, err);
+        weir_status s = data_no_others(value, path, scope, "dollars, kilowatts", err);
+        if (!s)
+            s = data_number(value, path, scope, "dollars", true, 1e6, &r->dollars, err);
         if (!s)
             s = data_number(value, path, scope, "kilowatts", false, 1e4, &r->kilowatts, err);
         if (s)
@@ -49,7 +51,9 @@ static weir_status read_table(const char *text, size_t bytes, const char *path,
     weir_status s = data_parse(text, bytes, path, &o, err);
     if (s)
         return s;
-    s = data_text(o, path, "", "name", true, out->name, sizeof out->name, err);
+    s = data_no_others(o, path, "", "name, date, source, machines", err);
+    if (!s)
+        s = data_text(o, path, "", "name", true, out->name, sizeof out->name, err);
     if (!s)
         s = data_text(o, path, "", "source", true, out->source, sizeof out->source, err);
     if (!s)

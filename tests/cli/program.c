@@ -105,6 +105,8 @@ static pid_t spawn(const char *line, const char *in, const char *out, const char
         int e = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0644);
         if (i < 0 || o < 0 || e < 0 || dup2(i, 0) < 0 || dup2(o, 1) < 0 || dup2(e, 2) < 0)
             _exit(126);
+        unsetenv("WEIR_EXE"); /* of these tests, and no options */
+        unsetenv("WEIR_SOURCE_ROOT");
         execv(exe, argv);
         _exit(127);
     }

@@ -182,6 +182,33 @@ static void every_default_is_a_good_value(void **state) {
     }
 }
 
+static void assert_warned(const char *variable, const char *line, const char *want) {
+    char said[256];
+    setenv(variable, "1", 1);
+    const struct outcome *r = run(NULL, line);
+    unsetenv(variable);
+    snprintf(said, sizeof said,
+             want[0] ? "weir: warning: %s in the environment is no option%s\n" : "", variable,
+             want);
+    if (strncmp(r->err, said, strlen(said)) || (!want[0] && strstr(r->err, variable)))
+        fail_msg("`weir %s` with %s said '%s', not '%s'", line, variable, r->err, said);
+}
+
+static void a_misspelt_name_in_the_environment_is_told_by_every_command(void **state) {
+    assert_warned("WEIR_MAX_MODLE_LEN", "version", "; did you mean WEIR_MAX_MODEL_LEN?");
+    assert_warned("WEIR_MODLE", "tokenize", "; did you mean WEIR_MODEL?");
+    assert_warned("WEIR_MODLE", "bench inspect", "; did you mean WEIR_MODEL?");
+    assert_warned("WEIR_TP", "generate", "; did you mean WEIR_TENSOR_PARALLEL_SIZE?");
+    assert_warned("WEIR_max_model_len", "version", "; did you mean WEIR_MAX_MODEL_LEN?");
+    assert_warned("WEIR_QQQQQQQQQQQQQQQQ", "version", " of any command");
+    /* Options of other commands, what is no option but read, and what Kubernetes sets. */
+    static const char *const known[] = {
+        "WEIR_MODEL", "WEIR_CPU", "WEIR_SERVICE_HOST", "WEIR_PORT_8000_TCP_ADDR",
+        "WEIRD",      "WEIR_TP",  "WEIR_REMOTE_STORE"};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        assert_warned(known[i], "version", "");
+}
+
 static void the_environment_and_a_file_give_options(void **state) {
     setenv("WEIR_JSON", "true", 1);
     run(NULL, "version");
@@ -256,6 +283,7 @@ int main(void) {
         cmocka_unit_test(help_marks_what_this_build_lacks),
         cmocka_unit_test(the_manual_names_the_product_and_its_pages),
         cmocka_unit_test(every_default_is_a_good_value),
+        cmocka_unit_test(a_misspelt_name_in_the_environment_is_told_by_every_command),
         cmocka_unit_test(the_environment_and_a_file_give_options),
         cmocka_unit_test(tokenize_gives_the_golden_ids_and_takes_them_back),
         cmocka_unit_test(inspect_says_what_is_missing),

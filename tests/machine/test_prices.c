@@ -167,6 +167,10 @@ static void a_table_of_ones_own_is_checked_field_by_field(void **state) {
     refuse(HEAD "\"machines\":{\"h200\":{\"dollars\":-2}}}", "not -2");
     refuse(HEAD "\"machines\":{\"h200\":{\"dollars\":2,\"kilowatts\":0}}}", "kilowatts");
     refuse(HEAD "\"machines\":{\"h200\":{\"dollars\":2},\"h200\":{\"dollars\":3}}}", "h200");
+    refuse(HEAD "\"machines\":{\"h200\":{\"dollars\":2,\"kilowats\":1}}}",
+           "field machines.h200.kilowats is unknown; allowed are dollars, kilowatts");
+    refuse(HEAD "\"machine\":{},\"machines\":{\"h200\":{\"dollars\":2}}}",
+           "field machine is unknown; allowed are name, date, source, machines");
 #undef HEAD
 }
 
