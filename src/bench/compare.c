@@ -179,6 +179,11 @@ static bool is_file(const char *path) {
     return file;
 }
 
+static bool is_absent(const char *path) {
+    struct stat st;
+    return stat(path, &st) != 0 && !is_file(path);
+}
+
 weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t gpus,
                              weir_error *err) {
     if (!*paths)
@@ -191,6 +196,8 @@ weir_status compare_side_add(struct compare_side *s, const char *paths, uint32_t
             return weir_fail(err, WEIR_NO_MEMORY, paths, "no memory");
         if (!n)
             status = weir_fail(err, WEIR_BAD_VALUE, paths, "has an empty name between commas");
+        else if (is_absent(one))
+            status = run_input_absent(one, err);
         else if (is_file(one))
             status = add_file(s, one, gpus, err);
         else

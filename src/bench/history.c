@@ -17,11 +17,15 @@ static bool same_series(const struct store_run *a, const struct store_run *b) {
            same_text(a->dataset, b->dataset);
 }
 
-static void date_of(const struct store_run *r, char out[16]) {
+static void started_as(const struct store_run *r, const char *format, char out[16]) {
     time_t t = (time_t)(r->started / 1000000000);
     struct tm tm;
     gmtime_r(&t, &tm);
-    strftime(out, 16, "%Y-%m-%d", &tm);
+    strftime(out, 16, format, &tm);
+}
+
+static void date_of(const struct store_run *r, char out[16]) {
+    started_as(r, "%Y-%m-%d", out);
 }
 
 /* Was it stopped in the middle? Its figures are not those of its configuration. */
@@ -113,8 +117,9 @@ static json_t *opt_text(const char *s) {
 static json_t *line_of(const struct store_run *const *run, size_t n, const struct metric *const *m,
                        size_t n_m, const json_t *first, const json_t *previous,
                        const struct store_run *before) {
-    char date[16];
+    char date[16], time[16];
     date_of(run[0], date);
+    started_as(run[0], "%H:%M", time);
     bool valid = true, scaled = false, cancelled = false;
     json_t *dirs = json_array();
     for (size_t i = 0; i < n; i++) {
@@ -125,11 +130,11 @@ static json_t *line_of(const struct store_run *const *run, size_t n, const struc
     }
     bool changed = before && strcmp(before->fingerprint, run[0]->fingerprint);
     json_t *changes = changed ? changes_of(before, run[0]) : json_object();
-    return json_pack("{s:s, s:I, s:s, s:i, s:b, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "date", date,
-                     "started", (json_int_t)(run[0]->started / 1000000000), "version",
-                     run[0]->version, "runs", (int)n, "valid", valid, "cancelled", cancelled,
-                     "scaled", scaled, "incomplete", is_incomplete(run[0]), "configuration_changed",
-                     changed, "changes", changes, "metrics",
+    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:b, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "date",
+                     date, "time", time, "started", (json_int_t)(run[0]->started / 1000000000),
+                     "version", run[0]->version, "runs", (int)n, "valid", valid, "cancelled",
+                     cancelled, "scaled", scaled, "incomplete", is_incomplete(run[0]),
+                     "configuration_changed", changed, "changes", changes, "metrics",
                      values_of(run, n, m, n_m, first, previous), "dirs", dirs);
 }
 
@@ -233,7 +238,7 @@ static void print_spread(FILE *out, const json_t *line, const struct metric *m) 
 }
 
 static void print_line(FILE *out, const json_t *line, const struct metric *const *m, size_t n_m) {
-    fprintf(out, "  %-10s %4d", text_at(line, "date"),
+    fprintf(out, "  %-10s %-5s %4d", text_at(line, "date"), text_at(line, "time"),
             (int)json_integer_value(json_object_get(line, "runs")));
     for (size_t k = 0; k < n_m; k++) {
         const json_t *v = json_object_get(json_object_get(line, "metrics"), m[k]->name);
@@ -272,10 +277,10 @@ static void print_head(FILE *out, const json_t *series, bool more, const struct 
             (int)json_integer_value(json_object_get(series, "concurrency")),
             text_at(series, "hardware"), text_at(series, "framework"), text_at(series, "model"),
             text_at(series, "precision"));
-    fprintf(out, "  %-10s %4s", "date", "runs");
+    fprintf(out, "  %-10s %-5s %4s", "date", "UTC", "runs");
     for (size_t k = 0; k < n_m; k++)
         fprintf(out, "  %*s %9s", width_of(m[k]), m[k]->name, "change");
-    fprintf(out, "  version\n  %-10s %4s", "", "");
+    fprintf(out, "  version\n  %-10s %-5s %4s", "", "", "");
     for (size_t k = 0; k < n_m; k++)
         fprintf(out, "  %*s %9s", width_of(m[k]), metric_shown_unit(m[k]), "");
     fputc('\n', out);

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 bool point_is_comparable(const struct report_point *p) {
     return p->valid && !p->scaled && !point_was_stopped(p);
@@ -192,8 +193,9 @@ weir_status report_read(const char *const *dirs, size_t n, const struct report_o
     *out = (struct report){.title = o->title ? o->title : "Benchmark report"};
     weir_status status = WEIR_OK;
     for (size_t i = 0; !status && i < n; i++)
-        status =
-            run_is_dir(dirs[i]) ? add_run(out, dirs[i], o, err) : add_folder(out, dirs[i], o, err);
+        status = access(dirs[i], F_OK) ? run_input_absent(dirs[i], err)
+                 : run_is_dir(dirs[i]) ? add_run(out, dirs[i], o, err)
+                                       : add_folder(out, dirs[i], o, err);
     if (!status)
         status = find_series(out, err);
     if (!status) {

@@ -37,7 +37,7 @@ char *store_default_path(void) {
 }
 
 weir_status store_sql_fail(const struct store *s, const char *doing, weir_error *err) {
-    int code = sqlite3_errcode(s->db);
+    int code = sqlite3_errcode(s->db), system = sqlite3_system_errno(s->db);
     if (code == SQLITE_NOTADB || code == SQLITE_CORRUPT)
         return weir_fail(err, WEIR_BAD_FILE, s->path,
                          "is no run history or is damaged (%s); move it away, or name another "
@@ -47,6 +47,11 @@ weir_status store_sql_fail(const struct store *s, const char *doing, weir_error 
         return weir_fail(err, WEIR_BAD_FILE, s->path,
                          "%s: another process has been writing for %d s", doing,
                          STORE_WAIT_MS / 1000);
+    /* Of the files beside it SQLite says no more than that there was an error. */
+    if (code == SQLITE_FULL || system == ENOSPC || system == EDQUOT)
+        return weir_fail(err, WEIR_BAD_FILE, s->path,
+                         "%s: %s; make room, or name a file on another disk with --history", doing,
+                         strerror(system == EDQUOT ? EDQUOT : ENOSPC));
     return weir_fail(err, WEIR_BAD_FILE, s->path, "%s: %s", doing, sqlite3_errmsg(s->db));
 }
 

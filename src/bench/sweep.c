@@ -113,6 +113,8 @@ weir_status sweep_add(struct sweep *s, const char *paths, weir_error *err) {
         char *one = strndup(p, n);
         if (!one)
             status = no_memory(paths, err);
+        else if (access(one, F_OK))
+            status = run_input_absent(one, err);
         else if (!sweep_is(one))
             status = weir_fail(err, WEIR_BAD_FILE, one,
                                "is no sweep, and another side is: a directory of runs is compared "

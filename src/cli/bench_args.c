@@ -60,7 +60,9 @@ const struct option_spec bench_trace_options[] = {
 const struct option_spec bench_load_options[] = {
     SECONDS("duration", duration, "3600",
             "Seconds of profiling; calls under way then still end. 0: to the end of the workload, "
-            "which is the default of random prompts, --once and the open loop."),
+            "which is the default of random prompts, --once and the open loop. The default is an "
+            "hour, of a sweep for each of its points; less than 900 is for trying things out: "
+            "such a run of agent sessions is marked as not valid."),
     WIDE("seed", seed, 0, "42", "Of all draws: order of sessions, starts, tokens, arrivals."),
     WIDE("salt", salt, 0, "0",
          "Of the tokens of prompts. 0: another one every run, so that no run finds in the server's "

@@ -85,6 +85,7 @@ struct bench_job {
     char **overrides; /* locked parameters that differ */
     uint32_t n_overrides;
     bool open_loop, is_random;
+    bool unrecorded; /* a run did not get into the run history */
     double rate; /* calls a second; as many as can be told apart where all are to come at once */
 };
 #define BENCH_AT_ONCE 1e9
@@ -93,8 +94,9 @@ weir_status bench_job_open(const struct bench_args *a, struct bench_job *out, we
 void bench_job_close(struct bench_job *j);
 
 /* Runs one point, with a progress bar on a terminal, writes its files into `dir` and adds it to the
- * run history; where the history cannot be written, a line on standard error says so and the run
- * stands. *run is the caller's to free. Ctrl-C ends the run as cancelled. */
+ * run history; where the history cannot be written, a line on standard error says so, the run
+ * stands, and j->unrecorded is set. *run is the caller's to free. Ctrl-C ends the run as cancelled.
+ */
 weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char *dir,
                           struct run *run, struct run_summary *summary, weir_error *err);
 /* Was Ctrl-C pressed? */

@@ -392,7 +392,9 @@ weir_status bench_job_run(struct bench_job *j, uint32_t concurrency, const char 
     }
     (s ? run_log_leave : run_log_close)(o.log);
     weir_error trouble = {0};
-    if (!s && !j->args->no_history && store_record(j->args->history, run, summary, dir, &trouble))
+    if (!s && !j->args->no_history && store_record(j->args->history, run, summary, dir, &trouble)) {
         fprintf(stderr, "weir: not in the history: %s: %s\n", trouble.where, trouble.message);
+        j->unrecorded = true;
+    }
     return s;
 }

@@ -87,15 +87,17 @@ static const struct command_section list_sections[] = {
      "data set, so that a configuration keeps its line while software changes; runs without one "
      "by everything that was set. Several runs of a day are one line with their geometric mean; "
      "those that are not valid have a line of their own, and so have those that were cancelled or "
-     "aborted, which are compared with nothing. Days are those of UTC. Where a setting differs "
+     "aborted, which are compared with nothing. Days and times are those of UTC, the time is that "
+     "of the line's first run. Where a setting differs "
      "from the line before, the line says which."},
-    {"JSON", "{\"series\": [{\"label\", \"fingerprint\", \"concurrency\", \"hardware\", "
-             "\"framework\", \"model\", \"precision\", \"dataset\", \"dates\": [{\"date\", "
-             "\"started\", \"version\", \"runs\", \"valid\", \"cancelled\", \"scaled\", "
-             "\"incomplete\", "
-             "\"configuration_changed\", \"changes\": {KEY: [BEFORE, NOW]}, \"metrics\": {NAME: "
-             "{\"value\", \"unit\", \"spread_percent\" (standard deviation between its runs), "
-             "\"change_percent\", \"change_from_first_percent\"}}, \"dirs\"}]}]}"},
+    {"JSON",
+     "{\"series\": [{\"label\", \"fingerprint\", \"concurrency\", \"hardware\", "
+     "\"framework\", \"model\", \"precision\", \"dataset\", \"dates\": [{\"date\", \"time\", "
+     "\"started\", \"version\", \"runs\", \"valid\", \"cancelled\", \"scaled\", "
+     "\"incomplete\", "
+     "\"configuration_changed\", \"changes\": {KEY: [BEFORE, NOW]}, \"metrics\": {NAME: "
+     "{\"value\", \"unit\", \"spread_percent\" (standard deviation between its runs), "
+     "\"change_percent\", \"change_from_first_percent\"}}, \"dirs\"}]}]}"},
     {"EXAMPLES", "  weir bench history --label k2.5-tp8 --metric tput_per_gpu"},
 };
 

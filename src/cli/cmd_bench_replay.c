@@ -44,6 +44,7 @@ static int run_replay(void *record, weir_error *err) {
         bool failed = !s && !bench_stands(&run, summary, why, sizeof why);
         if (failed)
             fprintf(stderr, "weir: bench replay: %s\n", why);
+        failed = failed || (!s && job.unrecorded);
         run_free(&run);
         bench_job_close(&job);
         free(summary);
@@ -72,7 +73,8 @@ static const struct command_section replay_sections[] = {
      "Ctrl-C ends the run as cancelled and still writes its files; a second one ends the "
      "program. The exit status is 0 for a run whose figures stand, and 1, with a line on standard "
      "error that says why, where nothing was kept, more than 10 % of the calls failed, or the run "
-     "was cancelled or aborted; its files are written all the same.\n\n"
+     "was cancelled or aborted, or where it did not get into the run history; its files are "
+     "written all the same.\n\n"
      "Definitions of all metrics, the files and what makes a run valid: docs/bench.md."},
     {"JSON", "{\"out\", \"concurrency\", \"row\", \"summary\", \"inferencex\", \"warnings\"}: the "
              "directory, the flat row that charts use, and the objects that are also written to "

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/io.h"
 
+#include "base/plural.h"
 #include "bench/sweep.h"
 
 #include <errno.h>
@@ -157,8 +158,8 @@ static int run_sweep(void *record, weir_error *err) {
     json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
     bool bad = false;
     if (!s && isatty(STDERR_FILENO) && !job.is_random && !a->bench.once)
-        fprintf(stderr, "%u points of %g s each: at least %.0f minutes\n", n, a->bench.duration,
-                ceil(n * a->bench.duration / 60));
+        fprintf(stderr, "%u %s of %g s each: at least %.0f minutes\n", n,
+                plural(n, "point", "points"), a->bench.duration, ceil(n * a->bench.duration / 60));
     if (!s && !points)
         print_head();
     for (uint32_t i = 0; !s && i < n && !bench_interrupted(); i++)
@@ -169,6 +170,7 @@ static int run_sweep(void *record, weir_error *err) {
         s = io_print_json(json_pack("{s:O}", "points", points), err);
     json_decref(points);
     json_decref(summaries);
+    bad = bad || job.unrecorded;
     bench_job_close(&job);
     return s ? command_exit_status(err) : bad;
 }
@@ -184,13 +186,22 @@ static const struct command_section sweep_sections[] = {
      "DIR/sweep.json and DIR/sweep.csv hold a row for each point, its flat row and whether it is "
      "comparable; they are written anew behind each one, and `weir frontier` reads both. Points "
      "share seed and trace, so that each lane plays the same sessions.\n\n"
+     "Each point takes --duration, an hour unless it is given, besides its warm-up and the calls "
+     "that are under way at the end: the five points of the default take more than five hours, "
+     "with --duration 900, the least for agent sessions that are to be valid, more than 75 "
+     "minutes. A terminal is told so at the start. Points that have ended are whole on disk "
+     "whatever becomes of the next.\n\n"
      "What earlier points left in the server's prefix cache is of no use to later ones only if "
      "their seeds differ or the cache is emptied in between: --reset-cache.\n\n"
      "The exit status is 1, with a line on standard error for each such point, where nothing was "
-     "kept, more than 10 % of the calls failed, or a point was cancelled or aborted."},
+     "kept, more than 10 % of the calls failed, or a point was cancelled or aborted, or did not "
+     "get "
+     "into the run history."},
     {"JSON", "{\"points\": [...]}, each as `weir bench replay --json` prints it."},
-    {"EXAMPLES", "  weir bench sweep --trace sessions.jsonl --format weka --url "
-                 "http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --reset-cache --out results"},
+    {"EXAMPLES",
+     "  weir bench sweep --trace sessions.jsonl --format weka --url "
+     "http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --duration 900 --reset-cache --out "
+     "results"},
 };
 
 const struct command command_bench_sweep = {

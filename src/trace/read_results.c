@@ -163,7 +163,7 @@ weir_status results_read(const char *path, uint32_t gpus, struct results *out, w
     size_t before = out->n;
     weir_status s;
     if (stat(path, &is))
-        s = weir_fail(err, WEIR_BAD_FILE, path, "cannot be read: %s", strerror(errno));
+        s = run_input_absent(path, err);
     else
         s = S_ISDIR(is.st_mode) ? read_dir(path, out, err) : read_file(path, gpus, out, err);
     if (s)

@@ -153,6 +153,9 @@ weir_status run_write(const struct run *r, const char *dir, weir_error *err);
  * WEIR_BAD_FILE names file, line and field. */
 weir_status run_read(const char *dir, struct run *out, weir_error *err);
 
+/* Fails with what became of a path that was given as an input (errno). LABEL:PATH is no form of
+ * one: a path with a colon is quoted, and the line says where labels come from. */
+weir_status run_input_absent(const char *path, weir_error *err);
 /* Does `dir` hold the records of a run? */
 bool run_is_dir(const char *dir);
 /* The runs directly in `dir`, by name. Where a sweep wrote its summary there (sweep.json), those of

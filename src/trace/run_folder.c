@@ -26,6 +26,17 @@ static bool holds(const char *dir, const char *name) {
     return there;
 }
 
+weir_status run_input_absent(const char *path, weir_error *err) {
+    const char *why = strerror(errno);
+    char where[160];
+    bool odd = !*path || strchr(path, ':');
+    snprintf(where, sizeof where, odd ? "'%.150s'" : "%.150s", path);
+    return weir_fail(err, WEIR_BAD_FILE, where, "cannot be read: %s%s", why,
+                     odd ? "; an input is a path alone, its label is the one that the run was made "
+                           "with (bench replay --label)"
+                         : "");
+}
+
 bool run_is_dir(const char *dir) {
     return holds(dir, "profile_export.jsonl");
 }

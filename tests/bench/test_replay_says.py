@@ -300,6 +300,13 @@ class Says(unittest.TestCase):
         self.assertGreaterEqual(len(self.lines()), 3)
         self.assertIn("unfinished", self.written()["abort_reason"])
 
+    def test_a_run_that_the_history_lacks_is_no_success(self):
+        for command in ("replay", "sweep"):
+            with Server() as s:
+                self.weir(s.url, "--concurrency", "1", "--no-history=false", "--history", "/proc/none/runs.db",
+                          status=1, command=command)
+            self.assertIn("not in the history: /proc/none", self.err[-1])
+
     def test_runs_without_figures_fail_and_say_why(self):
         with Server(context=70) as s:
             self.weir(s.url, status=2)  # before the first call

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static weir_error err;
@@ -383,6 +384,12 @@ static void history_shows_what_a_new_version_brought(void **state) {
     succeeds(NULL, "bench history --history %/dates.db");
     assert_non_null(strstr(last_outcome()->out, "2026-03-04"));
     assert_non_null(strstr(last_outcome()->out, "2026-03-29"));
+    assert_non_null(strstr(last_outcome()->out, "date       UTC   runs"));
+    struct tm tm; /* of the first of the two */
+    const time_t began = (time_t)(after.started / 1000000000 - 5 - 10); /* its preparation */
+    char shown[48];
+    strftime(shown, sizeof shown, "  %Y-%m-%d %H:%M    2", gmtime_r(&began, &tm));
+    assert_non_null(strstr(last_outcome()->out, shown));
     assert_non_null(strstr(last_outcome()->out, "framework_version=0.18  [runs differ by "));
 }
 
@@ -404,7 +411,7 @@ static void wait_ready(const char *name, char *url, size_t cap) {
     fail_msg("the server did not become ready");
 }
 
-static void a_replay_joins_the_history_and_never_fails_by_it(void **state) {
+static void a_replay_joins_the_history_and_is_whole_without(void **state) {
     char url[256], line[768];
     pid_t server = start("serve --model @models/tiny-k3 --port 0", "served");
     wait_ready("served", url, sizeof url);
@@ -419,7 +426,7 @@ static void a_replay_joins_the_history_and_never_fails_by_it(void **state) {
             "bench replay --url %s --random-input-len 60 --random-output-len 4 --num-prompts 6 "
             "--concurrency 2 --once --unsafe-override --no-warmup %s",
             url, rest[i]);
-        succeeds(NULL, line);
+        assert_int_equal(run(NULL, line)->status, i == 3); /* whoever relies on it must notice */
         bool told = strstr(last_outcome()->err, "not in the history");
         assert_int_equal(told, i == 3);
         snprintf(line, sizeof line, "w%d/run.json", i + 1);
@@ -494,6 +501,14 @@ static void files_of_other_tools_are_compared_by_their_figures(void **state) {
     assert_null(json_object_get(json_object_get(o, "configuration_differences"), "trace"));
     json_decref(o);
     fails(1, "bench compare %/vllm.json %/mine --no-history", "vllm.json");
+    static const char *const inputs[] = {"bench compare zzz: %/mine --no-history",
+                                         "bench compare zzz:%/mine %/mine --no-history",
+                                         "bench gate --baseline zzz: --candidate %/mine",
+                                         "frontier zzz:", "report zzz: --out %/page.html"};
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
+        fails(1, inputs[i],
+              "': cannot be read: No such file or directory; an input is a path alone");
+    fails(1, "bench compare %/absent %/mine --no-history", "absent: cannot be read: No such file");
     fails(1, "bench compare %/rows.csv %/mine --no-history", "holds 2 points");
     fails(1, "bench compare %/rows.csv@5 %/mine --no-history", "no point of concurrency 5");
     o = run_json(NULL, "bench compare %/rows.csv@8 %/rows.csv@4 --no-history --json");
@@ -586,7 +601,7 @@ int main(void) {
         cmocka_unit_test(history_compares_nothing_with_a_run_that_was_stopped),
         cmocka_unit_test(sweeps_are_compared_point_by_point),
         cmocka_unit_test(history_shows_what_a_new_version_brought),
-        cmocka_unit_test(a_replay_joins_the_history_and_never_fails_by_it),
+        cmocka_unit_test(a_replay_joins_the_history_and_is_whole_without),
         cmocka_unit_test(files_of_other_tools_are_compared_by_their_figures),
         cmocka_unit_test(an_aggregate_says_what_is_wrong_with_its_run),
         cmocka_unit_test(points_that_an_earlier_sweep_left_are_not_read),

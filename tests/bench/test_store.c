@@ -6,6 +6,7 @@
 #include "tests/bench/synthetic.h"
 
 #include <sqlite3.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -183,6 +184,28 @@ static void damage_within_is_told(void **state) {
     store_close(s);
 }
 
+/* At every size of disk: SQLite may fail at the file itself, at its log or at its index. */
+static void a_full_disk_is_told_as_such(void **state) {
+    struct synthetic how = one(1, "x");
+    char path[80];
+    snprintf(path, sizeof path, "%s/runs.db", dir);
+    unsigned told = 0;
+    for (int kib = 4; kib <= 160; kib += 12) {
+        char size[24];
+        snprintf(size, sizeof size, "size=%dk", kib);
+        if (mount("weir", dir, "tmpfs", 0, size) != 0)
+            skip();
+        weir_status status = add(path, &how, dir, false);
+        assert_int_equal(umount(dir), 0);
+        if (status == WEIR_OK)
+            continue;
+        told++;
+        if (!strstr(err.message, "No space left on device; make room, or name a file on another"))
+            fail_msg("%d KiB: %s: %s", kib, err.where, err.message);
+    }
+    assert_true(told > 3);
+}
+
 static void the_default_file_follows_the_base_directories(void **state) {
     setenv("XDG_DATA_HOME", "/x/data", 1);
     char *p = store_default_path();
@@ -206,6 +229,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_file_that_is_no_history_is_refused_and_left_alone, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(damage_within_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_full_disk_is_told_as_such, setup, teardown),
         cmocka_unit_test(the_default_file_follows_the_base_directories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

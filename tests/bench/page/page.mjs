@@ -185,6 +185,20 @@ await check('a label of any length leaves the figures in sight', { viewport: { w
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
 });
 
+for (const width of [420, 390, 320])
+  await check(`no state is broken within a word at ${width} pixels`, { viewport: { width, height: 800 } }, async (page) => {
+    const broken = await page.locator('#s-runs td span').evaluateAll((spans) => spans.flatMap((span) => {
+      const text = span.firstChild;
+      return [...text.data.matchAll(/\S+/g)].filter((word) => {
+        const range = document.createRange();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        return range.getClientRects().length > 1;
+      }).map((word) => word[0]);
+    }));
+    assert.deepEqual(broken, []);
+  });
+
 for (const width of [390, 320])
   await check(`a phone of ${width} pixels sees the page without scrolling sideways`, { viewport: { width, height: 800 }, isMobile: true, hasTouch: true }, async (page) => {
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
