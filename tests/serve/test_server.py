@@ -493,8 +493,9 @@ class Ending(unittest.TestCase):
                                           (MODEL, ("--port", port), "in use"),
                                           (MODEL, ("--host", "256.1.1.1"), "256.1.1.1"),
                                           (MODEL, ("--api-key-file", d + "/none"), "none")):
+                env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}  # of the tests, no options
                 run = subprocess.run([WEIR, "serve", "--model", model, "--port", "0", *options],
-                                     capture_output=True, text=True, timeout=60)
+                                     capture_output=True, text=True, timeout=60, env=env)
                 self.assertIn(run.returncode, (1, 2), run.stderr)
                 self.assertEqual(run.stdout, "")
                 self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
