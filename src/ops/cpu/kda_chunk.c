@@ -56,76 +56,123 @@ static void pad_rows(struct chunk *c, uint32_t rows) {
         c->t.beta[i] = 0;
 }
 
-/* TILE x PANEL sums of A(i, l) b[l]; b is a panel. */
+/* R x PANEL sums of A(i, l) b[l]; b is a panel. */
 ALWAYS void add_products(vf *sum, uint32_t k, const float *a, size_t row, size_t col,
-                         const float *b, const bool minus) {
-#pragma GCC unroll 2
+                         const float *b, const bool minus, const int R) {
     for (uint32_t l = 0; l < k; l++, a += col, b += PANEL) {
         vf lo = vload(b), hi = vload(b + VL);
 #pragma GCC unroll 8
-        for (int i = 0; i < TILE; i++) {
+        for (int i = 0; i < R; i++) {
             vf x = vset(a[(size_t)i * row]);
             sum[2 * i] = minus ? vnma(x, lo, sum[2 * i]) : vfma(x, lo, sum[2 * i]);
             sum[2 * i + 1] = minus ? vnma(x, hi, sum[2 * i + 1]) : vfma(x, hi, sum[2 * i + 1]);
         }
     }
 }
-ALWAYS void load_tile(vf *sum, const float *p, size_t row) {
+ALWAYS void load_tile(vf *sum, const float *p, size_t row, const int R) {
 #pragma GCC unroll 8
-    for (int i = 0; i < TILE; i++) {
+    for (int i = 0; i < R; i++) {
         sum[2 * i] = vload(p + (size_t)i * row);
         sum[2 * i + 1] = vload(p + (size_t)i * row + VL);
     }
 }
-ALWAYS void store_tile(const vf *sum, float *p, size_t row) {
+ALWAYS void store_tile(const vf *sum, float *p, size_t row, const int R) {
 #pragma GCC unroll 8
-    for (int i = 0; i < TILE; i++) {
+    for (int i = 0; i < R; i++) {
         vstore(p + (size_t)i * row, sum[2 * i]);
         vstore(p + (size_t)i * row + VL, sum[2 * i + 1]);
     }
 }
-ALWAYS void clear_tile(vf *sum) {
+ALWAYS void clear_tile(vf *sum, const int R) {
 #pragma GCC unroll 16
-    for (int i = 0; i < 2 * TILE; i++)
+    for (int i = 0; i < 2 * R; i++)
         sum[i] = vset(0);
 }
 
-/* Panel p of values through the chunk. Triangles are read up to the end of a tile's rows. */
-static void pass_panel(struct chunk *c, uint32_t p, struct ahead *ahead) {
-    uint32_t width = c->width, n = c->n;
-    float *s = c->state + (size_t)p * PANEL * width;
-    vf sum[2 * TILE];
-    for (uint32_t i = 0; i < n; i += TILE) {
-        ahead_fetch(ahead, 3);
-        load_tile(sum, c->t.v + (size_t)i * width + p * PANEL, width);
-        add_products(sum, width, c->kf + (size_t)i * width, width, 1, s, true);
-        store_tile(sum, c->rest + (size_t)i * PANEL, PANEL);
-    }
-    for (uint32_t i = 0; i < n; i += TILE) {
-        clear_tile(sum);
-        add_products(sum, i + TILE, c->solve + (size_t)i * CHUNK, CHUNK, 1, c->rest, false);
-        store_tile(sum, c->r + (size_t)i * PANEL, PANEL);
-    }
-    for (uint32_t i = 0; i < n; i += TILE) {
-        ahead_fetch(ahead, 3);
-        clear_tile(sum);
-        add_products(sum, width, c->qf + (size_t)i * width, width, 1, s, false);
-        add_products(sum, i + TILE, c->aqk + (size_t)i * CHUNK, CHUNK, 1, c->r, false);
-        store_tile(sum, c->o + (size_t)i * width + p * PANEL, width);
-    }
-    for (uint32_t d = 0; d < width; d += TILE) {
-        if (d / TILE % 2 == 0)
-            ahead_fetch(ahead, 1);
-        load_tile(sum, s + (size_t)d * PANEL, PANEL);
+/* One panel of values on its way: what is right of the products, from row i on. */
+struct pass {
+    const struct chunk *c;
+    float *state;   /* [width][PANEL] */
+    const float *v; /* of row 0, as o */
+    float *o;
+    struct ahead *ahead;
+};
+
+ALWAYS void rest_tile(const struct pass *p, uint32_t i, const int R) {
+    const struct chunk *c = p->c;
+    vf sum[2 * TALL];
+    ahead_fetch(p->ahead, 3);
+    load_tile(sum, p->v + (size_t)i * c->width, c->width, R);
+    add_products(sum, c->width, c->kf + (size_t)i * c->width, c->width, 1, p->state, true, R);
+    store_tile(sum, c->rest + (size_t)i * PANEL, PANEL, R);
+}
+/* Triangles are read up to the end of a tile's rows. */
+ALWAYS void solve_tile(const struct pass *p, uint32_t i, const int R) {
+    const struct chunk *c = p->c;
+    vf sum[2 * TALL];
+    clear_tile(sum, R);
+    add_products(sum, i + R, c->solve + (size_t)i * CHUNK, CHUNK, 1, c->rest, false, R);
+    store_tile(sum, c->r + (size_t)i * PANEL, PANEL, R);
+}
+ALWAYS void out_tile(const struct pass *p, uint32_t i, const int R) {
+    const struct chunk *c = p->c;
+    vf sum[2 * TALL];
+    ahead_fetch(p->ahead, 3);
+    clear_tile(sum, R);
+    add_products(sum, c->width, c->qf + (size_t)i * c->width, c->width, 1, p->state, false, R);
+    add_products(sum, i + R, c->aqk + (size_t)i * CHUNK, CHUNK, 1, c->r, false, R);
+    store_tile(sum, p->o + (size_t)i * c->width, c->width, R);
+}
+ALWAYS void state_tile(const struct pass *p, uint32_t d, const int R) {
+    const struct chunk *c = p->c;
+    float *s = p->state + (size_t)d * PANEL;
+    vf sum[2 * TALL];
+    load_tile(sum, s, PANEL, R);
 #pragma GCC unroll 8
-        for (int i = 0; i < TILE; i++) {
-            vf f = vset(c->decay[d + (uint32_t)i]);
-            sum[2 * i] = sum[2 * i] * f;
-            sum[2 * i + 1] = sum[2 * i + 1] * f;
-        }
-        add_products(sum, n, c->kb + d, 1, width, c->r, false);
-        store_tile(sum, s + (size_t)d * PANEL, PANEL);
+    for (int i = 0; i < R; i++) {
+        vf f = vset(c->decay[d + (uint32_t)i]);
+        sum[2 * i] = sum[2 * i] * f;
+        sum[2 * i + 1] = sum[2 * i + 1] * f;
     }
+    add_products(sum, c->n, c->kb + d, 1, c->width, c->r, false, R);
+    store_tile(sum, s, PANEL, R);
+}
+
+/* Rows of the next tile where `left` of them, whole TILEs, are still to come. */
+ALWAYS bool tall(uint32_t left) {
+    return left % TALL == 0 || left >= TALL + TILE;
+}
+#define TILES(ROWS, TILE_OF)                                                                       \
+    for (uint32_t i = 0; i < (ROWS);) {                                                            \
+        if (tall((ROWS)-i)) {                                                                      \
+            TILE_OF(p, i, TALL);                                                                   \
+            i += TALL;                                                                             \
+        } else {                                                                                   \
+            TILE_OF(p, i, TILE);                                                                   \
+            i += TILE;                                                                             \
+        }                                                                                          \
+    }
+
+static void pass_rest(const struct pass *p) {
+    TILES(p->c->n, rest_tile)
+}
+static void pass_solve(const struct pass *p) {
+    TILES(p->c->n, solve_tile)
+}
+static void pass_out(const struct pass *p) {
+    TILES(p->c->n, out_tile)
+}
+static void pass_state(const struct pass *p) {
+    TILES(p->c->width, state_tile)
+}
+
+static void pass_panel(struct chunk *c, uint32_t panel, struct ahead *ahead) {
+    size_t at = (size_t)panel * PANEL;
+    struct pass p = {c, c->state + at * c->width, c->t.v + at, c->o + at, ahead};
+    pass_rest(&p);
+    pass_solve(&p);
+    pass_out(&p);
+    pass_state(&p);
 }
 
 /* What the chunk's output and the start of the next chunk will read, of a sequence whose rows end

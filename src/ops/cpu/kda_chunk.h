@@ -9,10 +9,13 @@
  * over a state in its first-level cache, and what tokens have to do with one another grows with
  * the chunk. With 16 the three products with the state are nine tenths of it. */
 enum { CHUNK = 16, PANEL = 2 * VL /* columns of values that go through a chunk together */ };
+/* Rows of a product's tile: TALL where there are enough, else TILE; chunks have whole TILEs. */
 #if defined(WEIR_ISA_AVX512)
-enum { TILE = 8 };
+enum { TILE = 8, TALL = 8 };
+#elif defined(WEIR_ISA_AVX2) && !defined(WEIR_SMALL_TILES)
+enum { TILE = 4, TALL = 6 };
 #else
-enum { TILE = 4 };
+enum { TILE = 4, TALL = 4 };
 #endif
 
 /* Matrices have rows of `width` floats unless they say otherwise. Columns of values never meet:

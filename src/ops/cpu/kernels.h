@@ -8,8 +8,7 @@
 
 #define cpu_dot                 BASE_NAME(dot)
 #define cpu_dot_scratch_bytes   BASE_NAME(dot_scratch_bytes)
-#define cpu_gemm                BASE_NAME(gemm)
-#define cpu_product             BASE_NAME(product)
+#define cpu_attention_product   BASE_NAME(attention_product)
 #define cpu_embed               BASE_NAME(embed)
 #define cpu_mix_norm            BASE_NAME(mix_norm)
 #define cpu_norm                BASE_NAME(norm)
@@ -73,24 +72,17 @@ void cpu_dot(const struct mat *m, uint32_t r0, uint32_t r1, const float *const *
              uint32_t n, bool add, void *scratch);
 size_t cpu_dot_scratch_bytes(void);
 
-/* ------------------------------------------------------------------------------------------ gemm.c
+/* ----------------------------------------------------------------------------- attention_product.c
  */
 
-/* C (+-)= A B with C [m, n], A [m, k] whose element (i, l) is a[i*a_row + l*a_col], B [k, n]
- * row-major; n a multiple of VL. sign 0: C = A B, 1: C += A B, -1: C -= A B. */
-struct gemm_a {
+/* C = A B, or C += A B with `add`: C [m, n], A [m, k] whose element (i, l) is a[i*row + l*col],
+ * B [k, n] row-major; n a multiple of VL. */
+struct factor {
     const float *a;
     size_t row, col;
 };
-void cpu_gemm(uint32_t m, uint32_t n, uint32_t k, struct gemm_a a, const float *b, size_t ldb,
-              float *c, size_t ldc, int sign);
-
-/* --------------------------------------------------------------------------------------- product.c
- */
-
-/* C = A B, or C += A B with `add`; for A and B of attention, see there. n a multiple of VL. */
-void cpu_product(uint32_t m, uint32_t n, uint32_t k, struct gemm_a a, const float *b, size_t ldb,
-                 float *c, size_t ldc, bool add);
+void cpu_attention_product(uint32_t m, uint32_t n, uint32_t k, struct factor a, const float *b,
+                           size_t ldb, float *c, size_t ldc, bool add);
 
 /* ------------------------------------------------------------------------------------------ rows.c
  */

@@ -38,7 +38,7 @@ ALWAYS void kv_widen_codes(const unsigned char *record, uint32_t latent, float *
     }
 }
 
-ALWAYS void kv_widen_bf16(const unsigned char *from, uint32_t n, float *to) {
+ALWAYS void widen_bf16(const unsigned char *from, uint32_t n, float *to) {
     const uint16_t *x = (const uint16_t *)(const void *)from;
     uint32_t c = 0;
     for (; c + VL <= n; c += VL)
@@ -57,13 +57,32 @@ ALWAYS void kv_widen(const struct kv_pool *pool, uint32_t latent, uint32_t layer
     for (uint32_t t = 0; t < n; t++, to += stride, from += bytes) {
         if (pool->dtype == DTYPE_FP8) {
             kv_widen_codes(from, latent, to);
-            kv_widen_bf16(from + kv_extra_at(latent), width - latent, to + latent);
+            widen_bf16(from + kv_extra_at(latent), width - latent, to + latent);
         } else if (pool->dtype == DTYPE_BF16) {
-            kv_widen_bf16(from, width, to);
+            widen_bf16(from, width, to);
         } else {
             memcpy(to, from, bytes);
         }
         memset(to + width, 0, (stride - width) * sizeof *to);
+    }
+}
+
+/* Columns [c, c + n) of a row of a weight; of MXFP4 whole scales, c and n multiples of 32. */
+ALWAYS void mat_widen(const struct mat *m, size_t row, uint32_t c, uint32_t n, float *to) {
+    const unsigned char *from = m->data + row * m->row_bytes;
+    switch (m->dtype) {
+    case DTYPE_F32: memcpy(to, from + (size_t)c * 4, n * sizeof *to); return;
+    case DTYPE_BF16: widen_bf16(from + (size_t)c * 2, n, to); return;
+    case DTYPE_MXFP4:
+        for (uint32_t i = 0; i < n; i += 32) {
+            vf w[32 / VL];
+            vdecode_mxfp4(from + (c + i) / 2, m->scale[row * (m->cols / 32) + (c + i) / 32], w);
+            for (uint32_t v = 0; v < 32 / VL; v++)
+                vstore(to + i + v * VL, w[v]);
+        }
+        return;
+    case DTYPE_U8:
+    case DTYPE_FP8: return;
     }
 }
 

@@ -333,17 +333,17 @@ static void attend_group(struct attend *t, uint32_t g, uint32_t n, struct partia
     for (uint32_t c = 0; c < a->pool->width; c += SCORE_COLS) {
         uint32_t now = a->pool->width - c < SCORE_COLS ? a->pool->width - c : SCORE_COLS;
         if (c == 0) {
-            cpu_product(n, group, now, (struct gemm_a){t->history, stride, 1}, query, group,
-                        t->score, group, false);
+            cpu_attention_product(n, group, now, (struct factor){t->history, stride, 1}, query,
+                                  group, t->score, group, false);
             continue;
         }
-        cpu_product(n, group, now, (struct gemm_a){t->history + c, stride, 1},
-                    query + (size_t)c * group, group, t->score, group, true);
+        cpu_attention_product(n, group, now, (struct factor){t->history + c, stride, 1},
+                              query + (size_t)c * group, group, t->score, group, true);
     }
     weigh(t->score, n, group, a->scale, out->top + g * group, out->total + g * group);
-    cpu_product(heads, t->s.latent_stride, n, (struct gemm_a){t->score, 1, group}, t->history,
-                stride, out->latent + (size_t)g * group * t->s.latent_stride, t->s.latent_stride,
-                false);
+    cpu_attention_product(heads, t->s.latent_stride, n, (struct factor){t->score, 1, group},
+                          t->history, stride, out->latent + (size_t)g * group * t->s.latent_stride,
+                          t->s.latent_stride, false);
 }
 
 /* Groups [g0, g1) of one row over node `node` of the wave's level, into `out`. */

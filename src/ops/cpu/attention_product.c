@@ -1,7 +1,7 @@
-/* product.c: C = A B with a few dozen rows and columns and B in the first-level cache: scores and
- * sums of attention, where cpu_gemm's order of loops would read B again for every few rows. Called
- * by mla_decode.c and mla_prefill.c. Invariant that bites: each element adds its terms in ascending
- * order whatever the tile is, so that blocking never shows in a result. */
+/* attention_product.c: C = A B with a few dozen rows and columns and B in the first-level cache:
+ * scores and sums of attention, keys and values of expanded attention. Called by mla_decode.c and
+ * mla_prefill.c. Invariant that bites: each element adds its terms in ascending order whatever the
+ * tile is, so that blocking never shows in a result. */
 #include "ops/cpu/kernels.h"
 
 /* 12 x 2 sums, 2 of B and 1 of A fill the registers of 512 bits but for five. */
@@ -17,7 +17,7 @@ enum { TALL = 4, MIDDLE = 4 };
 enum { WIDE = 2 };
 
 /* R rows x V vectors of C. */
-ALWAYS void tile(uint32_t k, struct gemm_a a, const float *b, size_t ldb, float *c, size_t ldc,
+ALWAYS void tile(uint32_t k, struct factor a, const float *b, size_t ldb, float *c, size_t ldc,
                  bool add, const int R, const int V) {
     vf sum[TALL * WIDE];
 #pragma GCC unroll 12
@@ -46,7 +46,7 @@ ALWAYS void tile(uint32_t k, struct gemm_a a, const float *b, size_t ldb, float 
 }
 
 /* All m rows of V vectors of columns: B's panel stays in the first-level cache. */
-ALWAYS void panel(uint32_t m, uint32_t k, struct gemm_a a, const float *b, size_t ldb, float *c,
+ALWAYS void panel(uint32_t m, uint32_t k, struct factor a, const float *b, size_t ldb, float *c,
                   size_t ldc, bool add, const int V) {
     uint32_t i = 0;
     for (; i + TALL <= m; i += TALL, a.a += TALL * a.row, c += TALL * ldc)
@@ -60,21 +60,21 @@ ALWAYS void panel(uint32_t m, uint32_t k, struct gemm_a a, const float *b, size_
 }
 
 /* One copy of the tiles each, so that `add` and strides of one are constants in the loops. */
-static void set_two(uint32_t m, uint32_t k, struct gemm_a a, const float *b, size_t ldb, float *c,
+static void set_two(uint32_t m, uint32_t k, struct factor a, const float *b, size_t ldb, float *c,
                     size_t ldc) {
     panel(m, k, a, b, ldb, c, ldc, false, 2);
 }
-static void add_two(uint32_t m, uint32_t k, struct gemm_a a, const float *b, size_t ldb, float *c,
+static void add_two(uint32_t m, uint32_t k, struct factor a, const float *b, size_t ldb, float *c,
                     size_t ldc) {
     panel(m, k, a, b, ldb, c, ldc, true, 2);
 }
-static void any_one(uint32_t m, uint32_t k, struct gemm_a a, const float *b, size_t ldb, float *c,
+static void any_one(uint32_t m, uint32_t k, struct factor a, const float *b, size_t ldb, float *c,
                     size_t ldc, bool add) {
     panel(m, k, a, b, ldb, c, ldc, add, 1);
 }
 
-void cpu_product(uint32_t m, uint32_t n, uint32_t k, struct gemm_a a, const float *b, size_t ldb,
-                 float *c, size_t ldc, bool add) {
+void cpu_attention_product(uint32_t m, uint32_t n, uint32_t k, struct factor a, const float *b,
+                           size_t ldb, float *c, size_t ldc, bool add) {
     uint32_t j = 0;
     for (; j + WIDE * VL <= n; j += WIDE * VL)
         (add ? add_two : set_two)(m, k, a, b + j, ldb, c + j, ldc);
