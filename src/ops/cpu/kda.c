@@ -83,40 +83,50 @@ ALWAYS vf load_part(const float *p, vm m, const bool masked) {
     return masked ? vloadm(p, m) : vload(p);
 }
 
-/* SiLU of the convolution of one part, R rows from `row` on, at channel c. */
-ALWAYS void silu_rows(const struct kda_head *h, int part, uint32_t row, const float *const *in,
-                      uint32_t c, vm m, const bool masked, float *y, vf *square, const int R) {
-    vf sum[TOGETHER];
-#pragma GCC unroll 4
-    for (int i = 0; i < R; i++)
-        sum[i] = vset(0);
-    if (h->op->taps == USUAL_TAPS) { /* every input is loaded once for all rows */
-        vf x[TOGETHER + USUAL_TAPS - 1], t[USUAL_TAPS];
-        if (R == 1 && !h->taps[part])
-            vsplit4(h->stored_taps[part] + (size_t)c * USUAL_TAPS, t);
-        else
-#pragma GCC unroll 4
-            for (int j = 0; j < USUAL_TAPS; j++)
-                t[j] = vload(h->taps[part] + (size_t)j * h->width + c);
-#pragma GCC unroll 7
-        for (int i = 0; i < R + USUAL_TAPS - 1; i++)
-            x[i] = load_part(in[i] + c, m, masked);
+/* One vector of channels of R rows on their way through a convolution. in: the rows from three
+ * before the first one on, at these channels. */
+struct channels {
+    const float *in[TOGETHER + USUAL_TAPS - 1];
+    const float *taps; /* stored (R == 1 alone) or split */
+    size_t width;
+    bool stored;
+};
+
+/* SiLU of the convolution with four taps: every input is loaded once for all rows. */
+ALWAYS void silu_usual(const struct channels *h, uint32_t c, vm m, const bool masked, float *y,
+                       vf *square, const int R) {
+    vf x[TOGETHER + USUAL_TAPS - 1], t[USUAL_TAPS];
+    if (R == 1 && h->stored)
+        vsplit4(h->taps + (size_t)c * USUAL_TAPS, t);
+    else
 #pragma GCC unroll 4
         for (int j = 0; j < USUAL_TAPS; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < R; i++)
-                sum[i] = vfma(t[j], x[i + j], sum[i]);
-    } else {
-        int64_t first = (int64_t)row - h->op->taps + 1;
-        for (uint32_t j = 0; j < h->op->taps; j++)
-#pragma GCC unroll 4
-            for (int i = 0; i < R; i++)
-                sum[i] = vfma(vload(h->taps[part] + (size_t)j * h->width + c),
-                              load_part(input(h, part, first + i + j) + c, m, masked), sum[i]);
-    }
+            t[j] = vload(h->taps + (size_t)j * h->width + c);
+#pragma GCC unroll 7
+    for (int i = 0; i < R + USUAL_TAPS - 1; i++)
+        x[i] = load_part(h->in[i] + c, m, masked);
 #pragma GCC unroll 4
     for (int i = 0; i < R; i++) {
-        vf s = sum[i] * vsigmoid(sum[i]);
+        vf s = t[0] * x[i];
+#pragma GCC unroll 4
+        for (int j = 1; j < USUAL_TAPS; j++)
+            s = vfma(t[j], x[i + j], s);
+        s = vsilu(s);
+        vstore(y + (size_t)i * h->width + c, s);
+        square[i] = vfma(s, s, square[i]);
+    }
+}
+
+/* The same with any number of them. */
+ALWAYS void silu_any(const struct kda_head *h, int part, uint32_t row, uint32_t c, vm m, float *y,
+                     vf *square, const int R) {
+    int64_t first = (int64_t)row - h->op->taps + 1;
+    for (int i = 0; i < R; i++) {
+        vf s = vset(0);
+        for (uint32_t j = 0; j < h->op->taps; j++)
+            s = vfma(vload(h->taps[part] + (size_t)j * h->width + c),
+                     vloadm(input(h, part, first + i + j) + c, m), s);
+        s = vsilu(s);
         vstore(y + (size_t)i * h->width + c, s);
         square[i] = vfma(s, s, square[i]);
     }
@@ -125,22 +135,28 @@ ALWAYS void silu_rows(const struct kda_head *h, int part, uint32_t row, const fl
 /* One part of R rows; gives the sums of squares. */
 ALWAYS void convolve(const struct kda_head *h, int part, uint32_t row, float *y, float *squares,
                      struct ahead *ahead, const int R) {
-    const float *in[TOGETHER + USUAL_TAPS - 1] = {0};
-    if (h->op->taps == USUAL_TAPS)
-        for (int i = 0; i < R + USUAL_TAPS - 1; i++)
-            in[i] = input(h, part, (int64_t)row - USUAL_TAPS + 1 + i);
     vf square[TOGETHER];
 #pragma GCC unroll 4
     for (int i = 0; i < R; i++)
         square[i] = vset(0);
     uint32_t c = 0;
-    for (; c + VL <= h->dim; c += VL) {
-        if (c % (4 * VL) == 0)
-            ahead_fetch(ahead, 2);
-        silu_rows(h, part, row, in, c, vmask(VL), false, y, square, R);
+    if (h->op->taps == USUAL_TAPS) {
+        bool stored = !h->taps[part];
+        struct channels of = {.taps = stored ? h->stored_taps[part] : h->taps[part],
+                              .width = h->width,
+                              .stored = stored};
+        for (int i = 0; i < R + USUAL_TAPS - 1; i++)
+            of.in[i] = input(h, part, (int64_t)row - USUAL_TAPS + 1 + i);
+        for (; c + VL <= h->dim; c += VL) {
+            ahead_fetch(ahead, 5 * VL / 8);
+            silu_usual(&of, c, vmask(VL), false, y, square, R);
+        }
+        if (c < h->dim)
+            silu_usual(&of, c, vmask(h->dim - c), true, y, square, R);
+    } else {
+        for (; c < h->dim; c += VL)
+            silu_any(h, part, row, c, vmask(h->dim - c), y, square, R);
     }
-    if (c < h->dim)
-        silu_rows(h, part, row, in, c, vmask(h->dim - c), true, y, square, R);
     for (c = round_up(h->dim, VL); c < h->width; c += VL)
         for (int i = 0; i < R; i++)
             vstore(y + (size_t)i * h->width + c, vset(0));
@@ -154,9 +170,22 @@ static void scale(float *x, float by, uint32_t n) {
         vstore(x + c, vload(x + c) * vset(by));
 }
 
-ALWAYS vf decay_of(const struct op_kda *op, vf ea, vf x) {
-    return vexp(op->lower_bound < 0 ? vmul(vset(op->lower_bound), vsigmoid(ea * x))
-                                    : vmul(vset(0) - ea, vsoftplus(x)));
+/* exp of the log decay: bounded, L sigmoid(ea x), or -ea softplus(x). */
+ALWAYS vf decay_of(float bound, vf ea, vf x) {
+    if (bound >= 0)
+        return vexp((vset(0) - ea) * vsoftplus(x));
+    vf e = vexp_near(vmax(vset(-87), vmin(vset(87), vset(0) - ea * x)));
+    return vexp(vset(bound) / (vset(1) + e));
+}
+
+/* Sigmoids of the R values of beta, all at once. */
+ALWAYS void betas(const struct kda_head *h, size_t r, float *to, const int R) {
+    float x[VL] = {0};
+    for (int i = 0; i < R; i++)
+        x[i] = tensor_row(h->op->b, r + (size_t)i)[h->head];
+    vstore(x, vsigmoid(vload(x)));
+    for (int i = 0; i < R; i++)
+        to[i] = x[i];
 }
 
 ALWAYS void token_rows(const struct kda_head *h, uint32_t row, const struct kda_tokens *t,
@@ -164,26 +193,28 @@ ALWAYS void token_rows(const struct kda_head *h, uint32_t row, const struct kda_
     const struct op_kda *op = h->op;
     size_t at = (size_t)h->head * h->dim, r = h->seq->row0 + (size_t)row;
     uint32_t width = h->width;
-    float qq[TOGETHER], kk[TOGETHER], vv[TOGETHER];
+    float qq[TOGETHER], kk[TOGETHER], vv[TOGETHER], root = 1.0f / sqrtf((float)h->dim);
     convolve(h, 0, row, t->q, qq, ahead, R);
     convolve(h, 1, row, t->k, kk, ahead, R);
     convolve(h, 2, row, t->v, vv, ahead, R);
-    for (int i = 0; i < R; i++) {
-        scale(t->q + (size_t)i * width, 1.0f / sqrtf(qq[i] + 1e-6f) / sqrtf((float)h->dim), width);
-        scale(t->k + (size_t)i * width, 1.0f / sqrtf(kk[i] + 1e-6f), width);
-        t->beta[i] = 1.0f / (1.0f + expf(-tensor_row(op->b, r + (size_t)i)[h->head]));
-    }
-    const float *dt = op->dt + at;
+    betas(h, r, t->beta, R);
+    const float *dt = op->dt + at, *z[TOGETHER];
+    for (int i = 0; i < R; i++)
+        z[i] = tensor_row(op->z, r + (size_t)i) + at;
     vf ea = vset(op->ea[h->head]);
+    float bound = op->lower_bound;
     for (uint32_t c = 0; c < width; c += VL) {
         vm m = vmask(c < h->dim ? h->dim - c : 0);
-        if (c % (4 * VL) == 0)
-            ahead_fetch(ahead, 2);
+        ahead_fetch(ahead, 5 * VL / 8);
         vf bias = vloadm(dt + c, m);
 #pragma GCC unroll 4
         for (int i = 0; i < R; i++)
             vstore(t->decay + (size_t)i * width + c,
-                   decay_of(op, ea, vloadm(tensor_row(op->z, r + (size_t)i) + at + c, m) + bias));
+                   decay_of(bound, ea, vloadm(z[i] + c, m) + bias));
+    }
+    for (int i = 0; i < R; i++) {
+        scale(t->q + (size_t)i * width, root / sqrtf(qq[i] + 1e-6f), width);
+        scale(t->k + (size_t)i * width, 1.0f / sqrtf(kk[i] + 1e-6f), width);
     }
 }
 

@@ -21,16 +21,17 @@ ALWAYS uint32_t kda_width(uint32_t dim) {
     return round_up(dim, 32);
 }
 
-/* Rows wanted soon, brought into the second-level cache one by one between arithmetic, so that
- * memory never idles while a core computes. What is not fetched is only late. */
+/* Rows wanted soon, brought into the second-level cache line by line between arithmetic, so that
+ * memory never idles while a core computes. Often and little: a processor drops what it is asked
+ * for while all its requests are under way. What is not fetched is only late. */
 enum { AHEAD_ROWS = 192 };
 struct ahead {
     const float *row[AHEAD_ROWS];
-    uint32_t n, next, floats;
+    uint32_t n, next, floats, at; /* the line that comes is in row `next`, at float `at` */
 };
 
 ALWAYS void ahead_open(struct ahead *a, uint32_t floats) {
-    a->n = a->next = 0;
+    a->n = a->next = a->at = 0;
     a->floats = floats;
 }
 ALWAYS void ahead_add(struct ahead *a, const float *row) {
@@ -42,15 +43,17 @@ ALWAYS void ahead_rows(struct ahead *a, const float *row, size_t stride, uint32_
     for (uint32_t i = 0; i < rows; i++)
         ahead_add(a, row + i * stride);
 }
-/* The next `rows` of them. */
-ALWAYS void ahead_fetch(struct ahead *a, uint32_t rows) {
-    for (; rows > 0 && a->next < a->n; rows--) {
-        const float *row = a->row[a->next++];
-        for (uint32_t i = 0; i < a->floats; i += 16)
-            __builtin_prefetch(row + i, 0, 2);
+/* The next `lines` cache lines of them. */
+ALWAYS void ahead_fetch(struct ahead *a, uint32_t lines) {
+    for (; lines > 0 && a->next < a->n; lines--) {
+        __builtin_prefetch(a->row[a->next] + a->at, 0, 2);
+        a->at += 16;
+        if (a->at >= a->floats) {
+            a->at = 0;
+            a->next++;
+        }
     }
 }
-
 /* One head of one sequence while an operation works on it. */
 struct kda_head {
     const struct op_kda *op;

@@ -12,7 +12,7 @@
 
 /* Fewer tokens are cheaper by the recurrence: as a chunk, and as a sequence, which then stays where
  * its state is. */
-enum { SHORT_CHUNK = 4, SHORT_SEQUENCE = 7 };
+enum { SHORT_CHUNK = 4, SHORT_SEQUENCE = 7, FETCH_LINES = 20 };
 
 static size_t chunk_bytes(const struct op_kda *op) {
     size_t w = kda_width(op->dim);
@@ -101,7 +101,7 @@ struct pass {
 ALWAYS void rest_tile(const struct pass *p, uint32_t i, const int R) {
     const struct chunk *c = p->c;
     vf sum[2 * TALL];
-    ahead_fetch(p->ahead, 3);
+    ahead_fetch(p->ahead, FETCH_LINES);
     load_tile(sum, p->v + (size_t)i * c->width, c->width, R);
     add_products(sum, c->width, c->kf + (size_t)i * c->width, c->width, 1, p->state, true, R);
     store_tile(sum, c->rest + (size_t)i * PANEL, PANEL, R);
@@ -117,7 +117,7 @@ ALWAYS void solve_tile(const struct pass *p, uint32_t i, const int R) {
 ALWAYS void out_tile(const struct pass *p, uint32_t i, const int R) {
     const struct chunk *c = p->c;
     vf sum[2 * TALL];
-    ahead_fetch(p->ahead, 3);
+    ahead_fetch(p->ahead, FETCH_LINES);
     clear_tile(sum, R);
     add_products(sum, c->width, c->qf + (size_t)i * c->width, c->width, 1, p->state, false, R);
     add_products(sum, i + R, c->aqk + (size_t)i * CHUNK, CHUNK, 1, c->r, false, R);

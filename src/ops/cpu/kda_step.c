@@ -10,11 +10,15 @@
 
 /* Rows of a group, and vectors of columns in registers: of sums of two kinds, or of corrections. */
 enum { SWEEP_ROWS = 8 };
+
 #if defined(WEIR_ISA_AVX512)
 enum { WIDE = 8 };
 #else
 enum { WIDE = 4 };
 #endif
+/* A head of 128 asks for 1230 lines ahead, in 64 steps of its convolutions and gates at 256 bits
+ * and 128 blocks of its sweeps. */
+enum { FETCH_LINES = 7 * WIDE * VL / 32 };
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {
     return masked ? vloadm(p, m) : vload(p);
@@ -86,8 +90,8 @@ ALWAYS void group(const enum sweep what, const struct kda_step *last, const stru
     struct block b = {in + d * stride, out + d * stride, stride, vmask(VL)};
     uint32_t c = 0;
     for (; c + WIDE * VL <= cols; c += WIDE * VL, b.in += WIDE * VL, b.out += WIDE * VL) {
-        if (ahead) /* often and little: a core waits while all its requests are under way */
-            ahead_fetch(ahead, WIDE / 4);
+        if (ahead)
+            ahead_fetch(ahead, FETCH_LINES);
         if (what != READ)
             write_block(last, b, d, c, false, R, WIDE);
         if (what != WRITE)
