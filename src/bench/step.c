@@ -258,7 +258,7 @@ static weir_status open_model(struct profile *p, weir_error *err) {
     if (!s)
         s = weights_open(o->model, &p->m, &p->w, err);
     if (!s)
-        s = weights_pack(p->w, o->column, o->dense, o->threads, err);
+        s = weights_pack(p->w, o->column, o->dense, 0, o->threads, err);
     const struct runner_options r = {.column = o->column,
                                      .threads = o->threads,
                                      .sequences = o->sequences,

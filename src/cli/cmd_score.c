@@ -191,6 +191,11 @@ static int run_score(void *record, weir_error *err) {
     struct weights *w = NULL;
     weir_status status = model_open(a->engine.model, &m, err);
     uint32_t threads = a->engine.threads ? a->engine.threads : cpu_count();
+    bool fast = a->engine.compute == ENGINE_COMPUTE_FAST;
+    const struct column *column =
+        column_fast(a->engine.activation_dtype ? (enum activation)(a->engine.activation_dtype - 1)
+                                               : ACTIVATION_DEFAULT);
+    /* As they are stored, whatever the column wants: the exact one reads the same experts. */
     const struct expert_setup experts = {
         .bytes = a->engine.expert_cache_bytes, .members = threads, .guess = true};
     if (!status)
@@ -199,12 +204,9 @@ static int run_score(void *record, weir_error *err) {
     if (status)
         return command_exit_status(err);
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
-    bool fast = a->engine.compute == ENGINE_COMPUTE_FAST;
-    const struct column *column =
-        column_fast(a->engine.activation_dtype ? (enum activation)(a->engine.activation_dtype - 1)
-                                               : ACTIVATION_DEFAULT);
     if (fast)
-        status = weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, threads, err);
+        status = weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, experts.bytes,
+                              threads, err);
     if (status) {
         weights_close(w);
         return command_exit_status(err);

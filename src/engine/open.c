@@ -204,7 +204,8 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
     if (st)
         return st;
     l->has_store = true;
-    st = weights_pack(l->weights, column, dense_form(o->dense_dtype), s->threads, err);
+    uint64_t others = l->store.memory.size + o->expert_cache_bytes + o->cpu_offload_bytes;
+    st = weights_pack(l->weights, column, dense_form(o->dense_dtype), others, s->threads, err);
     if (st)
         return st;
     place_memory(l, s->threads);

@@ -120,8 +120,21 @@ static weir_status pack_list(struct packer *p, struct team *team, weir_error *er
     return WEIR_OK;
 }
 
+/* Pools fill while a server runs, hours after it has started: an operator should hear at once. */
+static void warn_of_little_room(const struct packer *p, uint64_t other_bytes) {
+    uint64_t memory = memory_limit(), packed = p->bytes;
+    if (packed <= memory && other_bytes <= memory - packed)
+        return;
+    log_line(
+        LOG_WARN,
+        "memory: %.1f GB of weights in the layout of column %s and %.1f GB of pools and caches "
+        "(kv_cache_bytes, expert_cache_bytes, cpu_offload_bytes) are more than the %.1f GB of "
+        "this machine",
+        (double)packed * 1e-9, p->column->name, (double)other_bytes * 1e-9, (double)memory * 1e-9);
+}
+
 weir_status weights_pack(struct weights *w, const struct column *column, enum dense_form dense,
-                         uint32_t threads, weir_error *err) {
+                         uint64_t other_bytes, uint32_t threads, weir_error *err) {
     struct packer p = {.w = w, .column = column, .dense = dense};
     if (!column->packing || w->packed.base)
         return WEIR_OK;
@@ -135,6 +148,7 @@ weir_status weights_pack(struct weights *w, const struct column *column, enum de
                  p.bytes, column->name, dense == DENSE_BF16 ? "" : ", and are not quantised");
         return WEIR_OK;
     }
+    warn_of_little_room(&p, other_bytes);
     double start = clock_seconds();
     struct team *team = team_open(threads);
     p.list = calloc(p.n, sizeof *p.list);

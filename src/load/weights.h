@@ -29,9 +29,10 @@ void weights_count_experts(const struct weights *w, weir_expert_stats *out);
 /* Gives the matrices of products the layout `column` wants (struct weight: packed), beside the
  * stored form; experts that stay in their files are left alone. BF16 matrices but the router and
  * the head are quantised as `dense` says. Only the first call does anything. Matrices that would
- * not fit into memory stay as they are, with a warning. WEIR_NO_MEMORY. */
+ * not fit into memory stay as they are, with a warning; there is one as well where they would not
+ * fit beside `other_bytes`, what pools and caches of this process may grow to. WEIR_NO_MEMORY. */
 weir_status weights_pack(struct weights *w, const struct column *column, enum dense_form dense,
-                         uint32_t threads, weir_error *err);
+                         uint64_t other_bytes, uint32_t threads, weir_error *err);
 
 /* The weight of a role; layer -1 for whole-model roles. data == NULL where the model has none
  * (A_log keeps its heads only). */

@@ -198,9 +198,22 @@ static void vectors_that_contradict_themselves_are_refused(void **state) {
     fails(1, line, "no case 'len1'");
 }
 
+/* Two columns read the same experts then, each in its own way. */
+static void experts_that_stay_in_their_files_score_on_both_columns(void **state) {
+    for (int fast = 0; fast < 2; fast++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "score --model @models/micro-k3-odd --vectors @vectors/micro-k3-odd --case len1 "
+                 "--compute %s --expert-cache-bytes 40000",
+                 fast ? "fast" : "exact");
+        succeeds(NULL, line);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(undamaged_numbers_pass_on_both_columns),
+        cmocka_unit_test(experts_that_stay_in_their_files_score_on_both_columns),
         cmocka_unit_test(a_logit_beyond_its_bound_is_found_out),
         cmocka_unit_test(a_nan_is_found_out_wherever_it_stands),
         cmocka_unit_test(a_greedy_id_without_its_gap_is_no_tie),

@@ -26,7 +26,7 @@ static inline void rig_open(struct rig *g, const char *model, const struct runne
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", source_path(model));
     if (model_open(dir, &g->m, &err) || weights_open(dir, &g->m, &g->w, &err) ||
-        weights_pack(g->w, o->column, DENSE_BF16, 1, &err) ||
+        weights_pack(g->w, o->column, DENSE_BF16, 0, 1, &err) ||
         runner_open(&g->m, g->w, o, &g->r, &err))
         fail_msg("%s: %s", err.where, err.message);
 }

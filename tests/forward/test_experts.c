@@ -38,7 +38,7 @@ static void open_dir(struct rig *g, const char *dir, const struct runner_options
     s.column = o->column;
     if (model_open(dir, &g->m, &err) ||
         weights_open_reading(dir, &g->m, setup ? &s : NULL, &g->w, &err) ||
-        weights_pack(g->w, o->column, s.dense, 1, &err) || runner_open(&g->m, g->w, o, &g->r, &err))
+        weights_pack(g->w, o->column, s.dense, 0, 1, &err) || runner_open(&g->m, g->w, o, &g->r, &err))
         fail_msg("%s: %s", err.where, err.message);
 }
 
@@ -116,7 +116,7 @@ static void any_cache(size_t model, const struct column *column, enum dense_form
     snprintf(whole, sizeof whole, "%s", source_path(models[model]));
     uint64_t least = least_bytes(whole, column, dense);
     if (model_open(whole, &g.m, &err) || weights_open(whole, &g.m, &g.w, &err) ||
-        weights_pack(g.w, column, dense, 1, &err) || runner_open(&g.m, g.w, &o, &g.r, &err))
+        weights_pack(g.w, column, dense, 0, 1, &err) || runner_open(&g.m, g.w, &o, &g.r, &err))
         fail_msg("%s: %s", err.where, err.message);
     float *want = malloc((size_t)KEPT * g.m.vocab * sizeof *want);
     work(&g, 1, want);

@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
         .kv_dtype = DTYPE_F32,
     };
     if (model_open(argv[2], &b.m, &err) || weights_open(argv[2], &b.m, &w, &err) ||
-        weights_pack(w, o.column, DENSE_BF16, b.threads, &err) ||
+        weights_pack(w, o.column, DENSE_BF16, 0, b.threads, &err) ||
         runner_open(&b.m, w, &o, &b.r, &err)) {
         fprintf(stderr, "wrun: %s: %s\n", err.where, err.message);
         return 1;
