@@ -89,7 +89,12 @@ ALWAYS void mat_widen(const struct mat *m, size_t row, uint32_t c, uint32_t n, f
 /* out = o / total * sigmoid(g). */
 ALWAYS void gate_out(const float *o, float total, const float *g, float *out, uint32_t n) {
     vf inv = vset(1.0f / total);
-    for (uint32_t c = 0; c < n; c += VL) {
+    uint32_t c = 0;
+    for (; c + VL <= n; c += VL) {
+        vf x = vload(o + c) * inv;
+        vstore(out + c, g ? vmul(x, vsigmoid(vload(g + c))) : x);
+    }
+    if (c < n) {
         vm m = vmask(n - c);
         vf x = vloadm(o + c, m) * inv;
         vstorem(out + c, m, g ? vmul(x, vsigmoid(vloadm(g + c, m))) : x);

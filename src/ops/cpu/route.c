@@ -10,10 +10,10 @@ static void scores(const struct op_route *a, const float *logit, float *score) {
     float top = -INFINITY, total = 0;
     for (uint32_t e = 0; a->softmax && e < a->experts; e++)
         top = logit[e] > top ? logit[e] : top;
+    /* The last vector ends beyond the scores, in room of theirs. */
     for (uint32_t e = 0; e < a->experts; e += VL) {
-        vm m = vmask(a->experts - e);
-        vf x = vloadm(logit + e, m);
-        vstorem(score + e, m, a->softmax ? vexp(x - vset(top)) : vsigmoid(x));
+        vf x = vloadm(logit + e, vmask(a->experts - e));
+        vstore(score + e, a->softmax ? vexp(x - vset(top)) : vsigmoid(x));
     }
     if (!a->softmax)
         return;
@@ -23,21 +23,33 @@ static void scores(const struct op_route *a, const float *logit, float *score) {
         score[e] /= total;
 }
 
+/* Puts value v of entry e among the `have` best, of which there are at most k. */
+static uint32_t insert(float v, uint32_t e, int32_t *id, float *top, uint32_t have, uint32_t k) {
+    uint32_t at = have < k ? have++ : k - 1;
+    for (; at > 0 && top[at - 1] < v; at--) {
+        top[at] = top[at - 1];
+        id[at] = id[at - 1];
+    }
+    top[at] = v;
+    id[at] = (int32_t)e;
+    return have;
+}
+
 /* The k best of n by falling value, ties to the lower index; NaN counts as -inf. Entries at -inf
  * are taken only when nothing else is left, in order of index. */
 static void best(const float *value, uint32_t n, int32_t *id, float *top, uint32_t k) {
-    uint32_t have = 0;
-    for (uint32_t e = 0; e < n; e++) {
-        float v = value[e] == value[e] ? value[e] : -INFINITY;
-        if (have == k && v <= top[k - 1])
-            continue;
-        uint32_t at = have < k ? have++ : k - 1;
-        for (; at > 0 && top[at - 1] < v; at--) {
-            top[at] = top[at - 1];
-            id[at] = id[at - 1];
+    uint32_t have = 0, e = 0;
+    for (; have < k && e < n; e++)
+        have = insert(value[e] == value[e] ? value[e] : -INFINITY, e, id, top, have, k);
+    for (; e < n; e += VL) { /* most are not among the best, and a vector tells so at once */
+        uint32_t above = vabove(vloadm(value + e, vmask(n - e)), top[k - 1]);
+        if (n - e < VL)
+            above &= (1u << (n - e)) - 1;
+        for (; above; above &= above - 1) {
+            uint32_t i = e + (uint32_t)__builtin_ctz(above);
+            if (value[i] > top[k - 1])
+                insert(value[i], i, id, top, have, k);
         }
-        top[at] = v;
-        id[at] = (int32_t)e;
     }
 }
 
@@ -69,7 +81,7 @@ static void keep_groups(const struct op_route *a, float *choice, float *rank, in
 }
 
 static void route_row(const struct op_route *a, uint32_t r, unsigned char *at) {
-    float *score = carve(&at, a->experts * sizeof(float));
+    float *score = carve(&at, round_up(a->experts, VL) * sizeof(float));
     float *choice = carve(&at, a->experts * sizeof(float));
     float *rank = carve(&at, a->groups * sizeof(float));
     int32_t *kept = carve(&at, a->groups * sizeof(int32_t));
@@ -96,5 +108,6 @@ void cpu_route(const struct op_route *a, const struct batch *b, struct work work
 }
 
 size_t cpu_route_scratch(const struct op_route *a) {
-    return (2 * (size_t)a->experts + 3 * (size_t)a->groups + a->top_k) * sizeof(float) + 6 * 64;
+    return (2 * (size_t)a->experts + VL + 3 * (size_t)a->groups + a->top_k) * sizeof(float) +
+           6 * 64;
 }

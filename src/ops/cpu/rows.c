@@ -40,19 +40,27 @@ static void scale_row(const float *x, float scale, const float *norm, float *y, 
     }
 }
 
+/* Sums in flight: enough to hide the latency of a multiply-add. */
+enum { SUMS = 4 };
+
+ALWAYS float fold(const vf *sum) {
+    return vsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
 static float sum_of_squares(const float *x, uint32_t n) {
-    vf a = vset(0), b = vset(0);
+    vf sum[SUMS] = {vset(0), vset(0), vset(0), vset(0)};
     uint32_t c = 0;
-    for (; c + 2 * VL <= n; c += 2 * VL) {
-        vf u = vload(x + c), v = vload(x + c + VL);
-        a = vfma(u, u, a);
-        b = vfma(v, v, b);
-    }
+    for (; c + SUMS * VL <= n; c += SUMS * VL)
+#pragma GCC unroll 4
+        for (int i = 0; i < SUMS; i++) {
+            vf v = vload(x + c + i * VL);
+            sum[i] = vfma(v, v, sum[i]);
+        }
     for (; c < n; c += VL) {
         vf u = vloadm(x + c, vmask(n - c));
-        a = vfma(u, u, a);
+        sum[0] = vfma(u, u, sum[0]);
     }
-    return vsum(a + b);
+    return fold(sum);
 }
 
 void cpu_norm(const struct op_norm *a, const struct batch *b, struct work work) {
@@ -67,32 +75,59 @@ void cpu_norm(const struct op_norm *a, const struct batch *b, struct work work) 
 
 /* Score of one source of the mixture: dot with c, normalised by the source's root mean square. */
 static float source_score(const float *v, const float *weight, uint32_t n, float eps) {
-    vf dot = vset(0), square = vset(0);
+    vf dot[SUMS] = {vset(0), vset(0), vset(0), vset(0)}, square[SUMS];
+    memcpy(square, dot, sizeof square);
     uint32_t c = 0;
-    for (; c + VL <= n; c += VL) {
-        vf x = vload(v + c);
-        dot = vfma(x, vload(weight + c), dot);
-        square = vfma(x, x, square);
-    }
-    if (c < n) {
+    for (; c + SUMS * VL <= n; c += SUMS * VL)
+#pragma GCC unroll 4
+        for (int i = 0; i < SUMS; i++) {
+            vf x = vload(v + c + i * VL);
+            dot[i] = vfma(x, vload(weight + c + i * VL), dot[i]);
+            square[i] = vfma(x, x, square[i]);
+        }
+    for (; c < n; c += VL) {
         vm m = vmask(n - c);
         vf x = vloadm(v + c, m);
-        dot = vfma(x, vloadm(weight + c, m), dot);
-        square = vfma(x, x, square);
+        dot[0] = vfma(x, vloadm(weight + c, m), dot[0]);
+        square[0] = vfma(x, x, square[0]);
     }
-    return vsum(dot) / sqrtf(vsum(square) / (float)n + eps);
+    return fold(dot) / sqrtf(fold(square) / (float)n + eps);
+}
+
+/* Masked stores take many times as long as others, so whole vectors go without. */
+ALWAYS void store_part(float *p, vm m, vf x, const bool masked) {
+    if (masked)
+        vstorem(p, m, x);
+    else
+        vstore(p, x);
+}
+ALWAYS vf load_part(const float *p, vm m, const bool masked) {
+    return masked ? vloadm(p, m) : vload(p);
+}
+
+/* SUMS vectors of columns, or one. */
+ALWAYS void mix_part(const float *const *v, const float *share, uint32_t n, float *out, uint32_t c,
+                     vm m, const bool masked, const int V) {
+    vf sum[SUMS] = {vset(0), vset(0), vset(0), vset(0)};
+    for (uint32_t i = 0; i < n; i++) {
+        vf s = vset(share[i]);
+#pragma GCC unroll 4
+        for (int k = 0; k < V; k++)
+            sum[k] = vfma(s, load_part(v[i] + c + k * VL, m, masked), sum[k]);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < V; k++)
+        store_part(out + c + k * VL, m, sum[k], masked);
 }
 
 /* out = sum_i share_i v_i. `out` may be one of the sources. */
 static void mix_sources(const float *const *v, const float *share, uint32_t n, float *out,
                         uint32_t width) {
-    for (uint32_t c = 0; c < width; c += VL) {
-        vm m = vmask(width - c);
-        vf sum = vset(0);
-        for (uint32_t i = 0; i < n; i++)
-            sum = vfma(vset(share[i]), vloadm(v[i] + c, m), sum);
-        vstorem(out + c, m, sum);
-    }
+    uint32_t c = 0;
+    for (; c + SUMS * VL <= width; c += SUMS * VL)
+        mix_part(v, share, n, out, c, vmask(VL), false, SUMS);
+    for (; c < width; c += VL)
+        mix_part(v, share, n, out, c, vmask(width - c), true, 1);
 }
 
 static void softmax(float *x, uint32_t n) {
@@ -109,17 +144,23 @@ static void softmax(float *x, uint32_t n) {
         x[i] /= total;
 }
 
+ALWAYS void delta_part(const struct op_mix_norm *a, const float *p, const float *delta, float *sum,
+                       vm m, const bool masked) {
+    vf x = load_part(delta, m, masked);
+    if (!a->replace)
+        x = load_part(p, m, masked) + x;
+    store_part(sum, m, x, masked);
+}
+
 /* P + delta, or delta alone, into `sum`. */
 static void add_delta(const struct op_mix_norm *a, const float *p, const float *delta, float *sum,
                       uint32_t width) {
-    for (uint32_t c = 0; c < width; c += VL) {
-        vm m = vmask(width - c);
-        vf x = vloadm(delta + c, m);
-        if (!a->replace)
-            x = vloadm(p + c, m) + x;
-        vstorem(sum + c, m, x);
-    }
-    for (uint32_t c = 0; a->round_prefix && c < width; c++)
+    uint32_t c = 0;
+    for (; c + VL <= width; c += VL)
+        delta_part(a, p + c, delta + c, sum + c, vmask(VL), false);
+    if (c < width)
+        delta_part(a, p + c, delta + c, sum + c, vmask(width - c), true);
+    for (c = 0; a->round_prefix && c < width; c++)
         sum[c] = bf16_round(sum[c]);
 }
 
@@ -159,22 +200,33 @@ void cpu_mix_norm(const struct op_mix_norm *a, const struct batch *b, struct wor
             mix_norm_row(a, a->gather ? b->logits[i].row : i, i);
 }
 
-ALWAYS vf silu_glu(vf g, vf u) {
-    return g * vsigmoid(g) * u;
-}
-ALWAYS vf situ_glu(vf g, vf u, float beta, float linear_beta) {
-    vf a = vset(beta) * vtanh(g * vset(1.0f / beta)) * vsigmoid(g);
-    if (linear_beta > 0)
-        u = vset(linear_beta) * vtanh(u * vset(1.0f / linear_beta));
+ALWAYS vf glu_part(struct glu act, vf g, vf u, const bool situ, const bool capped) {
+    if (!situ)
+        return g * vsigmoid(g) * u;
+    vf a = vset(act.beta) * vtanh(g * vset(1.0f / act.beta)) * vsigmoid(g);
+    if (capped)
+        u = vset(act.linear_beta) * vtanh(u * vset(1.0f / act.linear_beta));
     return a * u;
 }
 
-void cpu_glu_row(struct glu act, const float *gate, const float *up, float *y, uint32_t n) {
-    for (uint32_t c = 0; c < n; c += VL) {
+ALWAYS void glu_row(struct glu act, const float *gate, const float *up, float *y, uint32_t n,
+                    const bool situ, const bool capped) {
+    uint32_t c = 0;
+    for (; c + VL <= n; c += VL)
+        vstore(y + c, glu_part(act, vload(gate + c), vload(up + c), situ, capped));
+    if (c < n) {
         vm m = vmask(n - c);
-        vf g = vloadm(gate + c, m), u = vloadm(up + c, m);
-        vstorem(y + c, m, act.situ ? situ_glu(g, u, act.beta, act.linear_beta) : silu_glu(g, u));
+        vstorem(y + c, m, glu_part(act, vloadm(gate + c, m), vloadm(up + c, m), situ, capped));
     }
+}
+
+void cpu_glu_row(struct glu act, const float *gate, const float *up, float *y, uint32_t n) {
+    if (!act.situ)
+        glu_row(act, gate, up, y, n, false, false);
+    else if (act.linear_beta > 0)
+        glu_row(act, gate, up, y, n, true, true);
+    else
+        glu_row(act, gate, up, y, n, true, false);
 }
 
 void cpu_glu(const struct op_glu *a, const struct batch *b, struct work work) {

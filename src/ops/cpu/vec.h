@@ -88,6 +88,10 @@ ALWAYS vf vmax(vf a, vf b) {
 ALWAYS vf vkeep_where(vf v, vf x, float limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, vset(limit), _CMP_NLT_UQ), v);
 }
+/* Bit l: lane l is above the limit. */
+ALWAYS uint32_t vabove(vf x, float limit) {
+    return _mm512_cmp_ps_mask(x, vset(limit), _CMP_GT_OQ);
+}
 ALWAYS vf vround(vf x) {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
@@ -253,6 +257,9 @@ ALWAYS vf vmax(vf a, vf b) {
 }
 ALWAYS vf vkeep_where(vf v, vf x, float limit) {
     return _mm256_and_ps(_mm256_cmp_ps(x, vset(limit), _CMP_NLT_UQ), v);
+}
+ALWAYS uint32_t vabove(vf x, float limit) {
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x, vset(limit), _CMP_GT_OQ));
 }
 ALWAYS vf vround(vf x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -427,6 +434,12 @@ ALWAYS vf vmax(vf a, vf b) {
 }
 ALWAYS vf vkeep_where(vf v, vf x, float limit) {
     return vselect(x < vset(limit), vset(0), v);
+}
+ALWAYS uint32_t vabove(vf x, float limit) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; i++)
+        bits |= (uint32_t)(x[i] > limit) << i;
+    return bits;
 }
 ALWAYS vf vround(vf x) { /* |x| < 2^22 */
     const vf magic = vset(0x1.8p23f);
