@@ -10,6 +10,7 @@
 #include "base/plural.h"
 #include "bench/kernels_call.h"
 #include "bench/kernels_machine.h"
+#include "bench/onednn.h"
 #include "ops/cpu/cpu.h"
 
 #include <math.h>
@@ -126,7 +127,12 @@ struct bench {
     struct kernel_row *row;
     struct kernel_work *w;
     void *scratch;
+    struct onednn *library; /* the baseline of this case, where it is no column of ours */
 };
+
+static bool is_library(const char *baseline) {
+    return !strcmp(baseline, "onednn");
+}
 
 /* The exact column makes about one multiply-add a nanosecond. */
 static double guess_seconds(const struct bench *b, const struct column *c) {
@@ -191,7 +197,7 @@ static void time_case(struct bench *b, const struct column *base) {
     double calls = one > 0 ? ceil(b->effort.sample_seconds / one) : 1000;
     r->calls = calls > 100000 ? 100000 : (uint32_t)calls;
     r->main.variant = b->o->column->name;
-    r->base.variant = base ? base->name : NULL;
+    r->base.variant = base ? base->name : b->library ? onednn_name(b->library) : NULL;
     uint32_t at = 0;
     double start = clock_seconds();
     struct roof before = {0}, after = {0};
@@ -202,8 +208,9 @@ static void time_case(struct bench *b, const struct column *base) {
             break;
         double s = kernel_call(b->w, b->o->column, b->team, b->scratch, at, r->calls);
         r->main.sample_us[r->main.n++] = s / r->calls * 1e6;
-        if (base) {
-            double t = kernel_call(b->w, base, b->team, b->scratch, at, r->calls);
+        if (base || b->library) {
+            double t = base ? kernel_call(b->w, base, b->team, b->scratch, at, r->calls)
+                            : onednn_call(b->library, at, r->calls);
             r->base.sample_us[r->base.n++] = t / r->calls * 1e6;
         }
         at = (at + r->calls) % b->w->n_ops;
@@ -244,12 +251,18 @@ static weir_status measure(struct bench *b, weir_error *err) {
         return s;
     r->exceeded = !kernel_error_within(&r->error, &r->bound);
     const struct column *base = NULL;
-    if (b->o->baseline)
+    if (b->o->baseline && is_library(b->o->baseline))
+        b->library = onednn_takes(&r->c) ? onednn_open(b->w) : NULL;
+    else if (b->o->baseline)
         base =
             !strcmp(b->o->baseline, "fastest") ? fastest_other(b) : kernels_column(b->o->baseline);
+    if (b->library)
+        onednn_call(b->library, 0, 1); /* its threads start with the first call */
     if (base && (base == c || guess_seconds(b, base) > b->effort.patience))
         base = NULL;
     time_case(b, base);
+    onednn_close(b->library);
+    b->library = NULL;
     struct idle_mark to = idle_mark();
     r->idle = idle_between(&from, &to);
     double roofs[KERNEL_SAMPLES];
@@ -363,10 +376,14 @@ static weir_status run_all(struct bench *b, struct kernel_report *out, weir_erro
 weir_status kernels_run(const struct kernel_options *o, struct kernel_report *out,
                         weir_error *err) {
     *out = (struct kernel_report){.threads = o->threads};
-    if (o->baseline && strcmp(o->baseline, "fastest") && !kernels_column(o->baseline)) {
+    if (o->baseline && is_library(o->baseline)) {
+        weir_status missing = onednn_load(o->threads, err);
+        if (missing)
+            return missing;
+    } else if (o->baseline && strcmp(o->baseline, "fastest") && !kernels_column(o->baseline)) {
         char names[256];
         return weir_fail(err, WEIR_BAD_VALUE, "--baseline",
-                         "'%.40s' is not on this machine: fastest, %s", o->baseline,
+                         "'%.40s' is not on this machine: fastest, onednn, %s", o->baseline,
                          kernels_columns(names, sizeof names));
     }
     struct bench b = {.o = o, .effort = effort_of(o), .team = team_open(o->threads)};

@@ -43,8 +43,11 @@ static const struct option_spec bench_kernels_options[] = {
      .value = "NAME",
      .type = OPTION_TEXT,
      .offset = AT(baseline),
-     .help = "Measure another of these in turn with it and print how many times as long that "
-             "takes; fastest: whichever of the others is quickest in each case."},
+     .help =
+         "Measure another of these in turn with it and print how many times as long that "
+         "takes; fastest: whichever of the others is quickest in each case; onednn: the library "
+         "of that name, where it is installed, on BF16 matrices, in BF16 or, where it has no "
+         "such product for this processor, in f32, conversions left out."},
     {.name = "quick",
      .type = OPTION_FLAG,
      .offset = AT(quick),

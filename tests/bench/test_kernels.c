@@ -3,7 +3,9 @@
 #include "tests/test.h"
 
 #include "bench/kernels.h"
+#include "bench/kernels_call.h"
 #include "bench/kernels_fill.h"
+#include "bench/onednn.h"
 #include "tests/cli/program.h"
 
 #include <math.h>
@@ -301,6 +303,46 @@ static void too_large_a_case_is_refused_before_it_takes_memory(void **state) {
     team_close(team);
 }
 
+static void a_library_as_baseline_computes_the_same_products(void **state) {
+    const struct kernel_case c = {.name = "trunk",
+                                  .family = KERNEL_LINEAR,
+                                  .dtype = DTYPE_BF16,
+                                  .n = 5,
+                                  .out = 96,
+                                  .in = 160};
+    struct team *team = team_open(1);
+    struct kernel_work w;
+    weir_error err = {0};
+    if (onednn_load(1, &err)) {
+        assert_int_equal(err.code, WEIR_UNSUPPORTED);
+        team_close(team);
+        skip();
+    }
+    assert_true(onednn_takes(&c));
+    assert_int_equal(kernel_build(&c, 2 * 96 * 160 * 2, 1e9, team, 5, &w, NULL), WEIR_OK);
+    assert_true(w.n_ops >= 2);
+    struct onednn *library = onednn_open(&w);
+    assert_non_null(library);
+    void *scratch = aligned_alloc(4096, kernel_scratch_bytes(&w, &column_ref, 1) + 4096);
+    for (uint32_t i = 0; i < 2; i++) {
+        double error = 0, size = 0;
+        kernel_call(&w, &column_ref, team, scratch, i, 1);
+        assert_true(onednn_call(library, i, 1) > 0);
+        const float *got = onednn_results(library);
+        const float *want = w.op[i].u.linear.part[0].y.data;
+        for (uint32_t k = 0; k < c.n * c.out; k++) {
+            error += pow((double)got[k] - (double)want[k], 2);
+            size += pow((double)want[k], 2);
+        }
+        assert_true(sqrt(error / size) <
+                    (strcmp(onednn_name(library), "onednn f32") ? 1e-2 : 1e-5));
+    }
+    free(scratch);
+    onednn_close(library);
+    kernel_free(&w);
+    team_close(team);
+}
+
 /* ------------------------------------------------------------------------------------ command */
 
 static void json_has_the_documented_keys(void **state) {
@@ -380,6 +422,7 @@ int main(void) {
         cmocka_unit_test(numbers_do_not_depend_on_the_team_and_are_no_subnormals),
         cmocka_unit_test(each_copy_of_a_lone_row_takes_other_experts),
         cmocka_unit_test(too_large_a_case_is_refused_before_it_takes_memory),
+        cmocka_unit_test(a_library_as_baseline_computes_the_same_products),
         cmocka_unit_test(json_has_the_documented_keys),
         cmocka_unit_test(fastest_baseline_is_another_column),
         cmocka_unit_test(what_is_not_there_is_refused_in_one_line),
