@@ -14,6 +14,7 @@
 #define cpu_kda_reads      ISA_NAME(kda_reads)
 #define cpu_kda_sweep      ISA_NAME(kda_sweep)
 #define cpu_kda_recur      ISA_NAME(kda_recur)
+#define cpu_kda_list_ahead ISA_NAME(kda_list_ahead)
 #define cpu_kda_factors    ISA_NAME(kda_factors)
 
 /* Rows of scratch are whole pairs of vectors at every instruction set. */
@@ -111,6 +112,9 @@ void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struc
  * holds then is read. ahead: rows to fetch meanwhile, or NULL. */
 void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, const float *in,
                    float *out, size_t stride, uint32_t rows, uint32_t cols, struct ahead *ahead);
+/* Adds what the first token of a head reads: state, window, taps and activations. */
+void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
+                        uint32_t head);
 /* All rows of one head of a sequence by the recurrence. */
 void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
                    void *scratch, struct ahead *ahead);

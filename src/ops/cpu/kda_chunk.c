@@ -212,10 +212,19 @@ static void run_tokens(struct chunk *c, uint32_t rows) {
     }
 }
 
+/* One head of one sequence, and what its member is likely to do next (seq NULL: nothing). */
+struct unit {
+    const struct batch_seq *seq;
+    uint32_t head;
+};
+
+/* next: what comes behind the last chunk of a sequence. */
 static void run_chunk(struct chunk *c, const struct kda_head *h, uint32_t row, uint32_t rows,
-                      struct ahead *ahead) {
+                      const struct unit *next, struct ahead *ahead) {
     cpu_kda_tokens(h, row, rows, &c->t, ahead);
     list_ahead(ahead, h, row, rows);
+    if (next && next->seq)
+        cpu_kda_list_ahead(ahead, h->op, next->seq, next->head);
     if (rows < SHORT_CHUNK) {
         run_tokens(c, rows);
     } else {
@@ -228,45 +237,47 @@ static void run_chunk(struct chunk *c, const struct kda_head *h, uint32_t row, u
         cpu_kda_output(h, row + i, c->o + (size_t)i * c->width);
 }
 
-/* Between rows of the pool and panels: n floats of every row of one panel. */
-static void copy_panel(float *to, size_t to_stride, const float *from, size_t from_stride,
-                       uint32_t rows, uint32_t n) {
-    for (uint32_t d = 0; n == PANEL && d < rows; d++) {
-        vstore(to + d * to_stride, vload(from + d * from_stride));
-        vstore(to + d * to_stride + VL, vload(from + d * from_stride + VL));
+/* n floats of a panel's row, at most a whole one. */
+ALWAYS void copy_row(float *to, const float *from, uint32_t n) {
+    if (n < PANEL) {
+        memcpy(to, from, n * sizeof(float));
+        return;
     }
-    for (uint32_t d = 0; n < PANEL && d < rows; d++)
-        memcpy(to + d * to_stride, from + d * from_stride, n * sizeof(float));
+    vstore(to, vload(from));
+    vstore(to + VL, vload(from + VL));
 }
 
-/* What lies beyond dim is zero. */
+/* Rows of the pool are walked whole, into panels and out of them: that is how memory is fast. What
+ * lies beyond dim is zero. */
 static void get_state(struct chunk *c, const struct kda_head *h) {
     uint32_t dim = h->dim;
     const float *s = h->seq->from < 0 ? NULL : kda_state(h->op, h->seq->from, h->head);
     if (!s || dim < c->width)
         memset(c->state, 0, (size_t)c->width * c->width * sizeof(float));
-    for (uint32_t p = 0; s && p < dim; p += PANEL)
-        copy_panel(c->state + (size_t)p * c->width, PANEL, s + p, dim, dim,
-                   dim - p < PANEL ? dim - p : PANEL);
+    for (uint32_t d = 0; s && d < dim; d++)
+        for (uint32_t p = 0; p < dim; p += PANEL)
+            copy_row(c->state + (size_t)p * c->width + (size_t)d * PANEL, s + (size_t)d * dim + p,
+                     dim - p);
 }
 
 static void put_state(const struct chunk *c, const struct kda_head *h, uint32_t rows,
                       int32_t slot) {
     float *s = kda_state(h->op, slot, h->head);
     uint32_t dim = h->dim;
-    for (uint32_t p = 0; p < dim; p += PANEL)
-        copy_panel(s + p, dim, c->state + (size_t)p * c->width, PANEL, dim,
-                   dim - p < PANEL ? dim - p : PANEL);
+    for (uint32_t d = 0; d < dim; d++)
+        for (uint32_t p = 0; p < dim; p += PANEL)
+            copy_row(s + (size_t)d * dim + p, c->state + (size_t)p * c->width + (size_t)d * PANEL,
+                     dim - p);
     cpu_kda_put_window(h, rows, slot);
 }
 
-static void chunked(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
-                    void *scratch) {
+static void chunked(const struct op_kda *op, struct unit u, struct unit next_unit, void *scratch) {
+    const struct batch_seq *seq = u.seq;
     unsigned char *at = scratch;
     struct kda_head h;
     struct chunk c;
     struct ahead ahead;
-    cpu_kda_head(&h, op, seq, head, &at);
+    cpu_kda_head(&h, op, seq, u.head, &at);
     chunk_take(&c, h.width, &at);
     get_state(&c, &h);
     ahead_open(&ahead, 0);
@@ -277,7 +288,7 @@ static void chunked(const struct op_kda *op, const struct batch_seq *seq, uint32
             rows = seq->rows - row;
         if (next < seq->n_checkpoints && seq->checkpoints[next].position - position < rows)
             rows = seq->checkpoints[next].position - position;
-        run_chunk(&c, &h, row, rows, &ahead);
+        run_chunk(&c, &h, row, rows, row + rows == seq->rows ? &next_unit : NULL, &ahead);
         row += rows;
         for (; next < seq->n_checkpoints && seq->checkpoints[next].position == seq->pos0 + row;
              next++)
@@ -286,24 +297,32 @@ static void chunked(const struct op_kda *op, const struct batch_seq *seq, uint32
     put_state(&c, &h, seq->rows, seq->slot);
 }
 
+static void run_unit(const struct op_kda *op, struct unit u, struct unit next, void *scratch) {
+    if (u.seq->slot < 0)
+        return;
+    if (u.seq->rows >= SHORT_SEQUENCE) {
+        chunked(op, u, next, scratch);
+        return;
+    }
+    struct ahead ahead;
+    ahead_open(&ahead, op->dim);
+    if (next.seq)
+        cpu_kda_list_ahead(&ahead, op, next.seq, next.head);
+    cpu_kda_recur(op, u.seq, u.head, scratch, &ahead);
+}
+
 /* Units go through the sequences of one head, then of the next: long sequences and short ones are
  * spread alike over the members. */
 void cpu_kda_prefill(const struct op_kda *op, const struct batch *b, struct work work) {
     struct span seqs = batch_class(b, op->which), s;
-    uint32_t n = seqs.end - seqs.begin;
+    uint32_t n = seqs.end - seqs.begin, units = n * op->heads;
     unsigned before = vflush();
-    while (work_next(&work, n * op->heads, &s))
-        for (uint32_t unit = s.begin; unit < s.end; unit++) {
-            const struct batch_seq *seq = &b->seqs[seqs.begin + unit % n];
-            if (seq->slot < 0)
-                continue;
-            if (seq->rows >= SHORT_SEQUENCE) {
-                chunked(op, seq, unit / n, work.scratch);
-                continue;
-            }
-            struct ahead none;
-            ahead_open(&none, 0);
-            cpu_kda_recur(op, seq, unit / n, work.scratch, &none);
+    while (work_next(&work, units, &s))
+        for (uint32_t i = s.begin; i < s.end; i++) {
+            struct unit u = {&b->seqs[seqs.begin + i % n], i / n}, next = {0};
+            if (i + 1 < units)
+                next = (struct unit){&b->seqs[seqs.begin + (i + 1) % n], (i + 1) / n};
+            run_unit(op, u, next, work.scratch);
         }
     vunflush(before);
 }

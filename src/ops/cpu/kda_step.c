@@ -233,9 +233,8 @@ void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_
     cpu_kda_put_window(&h, seq->rows, seq->slot);
 }
 
-/* What the first token of a head reads: state, window, taps and activations. */
-static void list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
-                       uint32_t head) {
+void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
+                        uint32_t head) {
     uint32_t dim = op->dim, past = 3 * (op->taps - 1);
     size_t width = (size_t)op->heads * dim, at = (size_t)head * dim;
     if (seq->slot < 0)
@@ -263,8 +262,8 @@ void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work 
             const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
             ahead_open(&ahead, op->dim);
             if (unit + 1 < units)
-                list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
-                           (unit + 1) % op->heads);
+                cpu_kda_list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
+                                   (unit + 1) % op->heads);
             if (seq->slot >= 0)
                 cpu_kda_recur(op, seq, unit % op->heads, work.scratch, &ahead);
         }
