@@ -180,6 +180,27 @@ static double peak_int8(uint64_t rounds) {
     return flops;
 }
 
+/* Products of bytes as AVX2 has them: four of them added up in 16 bits, then widened. */
+#define BYTES(SUM)                                                                                 \
+    "vpmaddubsw %%ymm12, %%ymm12, %%ymm0\n\tvpmaddubsw %%ymm12, %%ymm12, %%ymm1\n\t"               \
+    "vpmaddubsw %%ymm12, %%ymm12, %%ymm2\n\tvpmaddubsw %%ymm12, %%ymm12, %%ymm3\n\t"               \
+    "vpaddw %%ymm0, %%ymm1, %%ymm0\n\tvpaddw %%ymm2, %%ymm3, %%ymm2\n\t"                           \
+    "vpaddw %%ymm0, %%ymm2, %%ymm0\n\tvpmaddwd %%ymm12, %%ymm0, %%ymm0\n\t"                        \
+    "vpaddd %%ymm0, " SUM ", " SUM "\n\t"
+static double peak_bytes(uint64_t rounds) {
+    double flops = (double)rounds * 4 * 4 * 64;
+    __asm__ volatile("vpxor %%ymm12, %%ymm12, %%ymm12\n\t"
+                     "vpxor %%ymm4, %%ymm4, %%ymm4\n\tvpxor %%ymm5, %%ymm5, %%ymm5\n\t"
+                     "vpxor %%ymm6, %%ymm6, %%ymm6\n\tvpxor %%ymm7, %%ymm7, %%ymm7\n"
+                     "1:\n\t" BYTES("%%ymm4") BYTES("%%ymm5") BYTES("%%ymm6")
+                         BYTES("%%ymm7") "dec %0\n\tjnz 1b\n\tvzeroupper"
+                     : "+r"(rounds)
+                     :
+                     : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                       "xmm12");
+    return flops;
+}
+
 /* Tiles: four sums of 16x16 from two left and two right sides, as a product has them. */
 struct tile_setup {
     uint8_t palette, start, reserved[14];
@@ -216,6 +237,8 @@ static double peak_special(enum arithmetic a, uint64_t rounds) {
         return peak_bf16(rounds);
     if (a == ARITHMETIC_INT8 && wide() && __builtin_cpu_supports("avx512vnni"))
         return peak_int8(rounds);
+    if (a == ARITHMETIC_INT8 && middle() && cpu_best() == CPU_AVX2)
+        return peak_bytes(rounds);
     return 0;
 }
 #else

@@ -29,6 +29,7 @@ enum kernel_family {
 enum kernel_bound {
     BOUND_COPY,       /* values pass through */
     BOUND_DOT,        /* sums of products */
+    BOUND_GATED,      /* one sum of products times another */
     BOUND_SOFTMAX,    /* exponentials, then sums */
     BOUND_RECURRENCE, /* sums that feed on earlier results */
     BOUNDS

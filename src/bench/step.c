@@ -187,7 +187,7 @@ static void sum_rows(const struct profile *p, struct step_phase *f) {
 
 static void sum_phase(const struct profile *p, const struct roof *roof, uint32_t samples,
                       uint32_t tokens, struct step_phase *f) {
-    enum arithmetic a = p->o->column->arithmetic;
+    enum arithmetic a = p->o->column->arithmetic[p->o->column->activation];
     double peak = roof->peak[roof_has(a) ? a : ARITHMETIC_F32];
     *f = (struct step_phase){.samples = samples, .tokens = tokens};
     for (uint32_t i = 0; i < samples; i++)
@@ -298,8 +298,9 @@ weir_status step_measure(const struct step_options *o, struct step_report *out, 
     struct profile p = {.o = o, .of = o->decode_tokens + o->prompts};
     WEIR_ASSERT(o->decode_tokens <= STEP_SAMPLES && o->prompts <= STEP_SAMPLES && o->sequences &&
                 o->prompt_tokens && o->rows);
-    *out = (struct step_report){
-        .column = o->column->name, .arithmetic = o->column->arithmetic, .threads = o->threads};
+    *out = (struct step_report){.column = o->column->name,
+                                .arithmetic = o->column->arithmetic[o->column->activation],
+                                .threads = o->threads};
     snprintf(out->model, sizeof out->model, "%s", o->model);
     weir_status s = open_model(&p, err);
     if (!s)

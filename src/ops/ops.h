@@ -424,7 +424,7 @@ enum dense_form { DENSE_BF16, DENSE_INT8, DENSE_FP8 };
 struct column {
     const char *name;
     enum activation activation;
-    enum arithmetic arithmetic;
+    enum arithmetic arithmetic[ACTIVATIONS]; /* by how the activations meet a weight */
     /* The layout the column wants for a matrix; NULL: stored form for all. */
     enum packing (*packing)(const struct weight *, enum dense_form);
     bool chunked;      /* prefill as KDA chunks and expanded MLA; false: recurrence and absorbed

@@ -1,8 +1,8 @@
 /* acts.c: activations in the form that the products with packed weights read. Called by linear.c
- * and experts.c. Sets without dot-product instructions take the same rounded values as f32, so that
- * a mode means the same numbers on every processor.
- * Invariant that bites: the padding behind a row must be zero: the weights there are zero, but zero
- * times what scratch holds (NaN, perhaps) is not. */
+ * and experts.c. Sets without instructions for a form take the same rounded values as f32, so that
+ * a mode means the same numbers on every processor. Invariant that bites: the padding behind a row
+ * must be zero: the weights there are zero, but zero times what scratch holds (NaN, perhaps) is
+ * not. */
 #include "ops/cpu/product.h"
 
 #include <math.h>
@@ -54,15 +54,21 @@ static void pairs_bf16(enum packing p, const float *x, uint32_t cols, unsigned c
     }
 }
 
+#endif
+
+#if defined(WEIR_HAS_INT8)
 static void bytes_int8(const float *x, uint32_t cols, unsigned char *to, float *scale,
                        int32_t *sum) {
     float q[ACTS_INT8_GROUP];
     for (uint32_t c = 0; c < cols; c += ACTS_INT8_GROUP) {
+        int32_t total = 0;
         scale[c / ACTS_INT8_GROUP] = quantise(x + c, q);
-        vi lo = _mm512_cvtps_epi32(vload(q)), hi = _mm512_cvtps_epi32(vload(q + 16));
-        _mm_storeu_si128((__m128i *)(void *)(to + c), _mm512_cvtepi32_epi8(lo));
-        _mm_storeu_si128((__m128i *)(void *)(to + c + 16), _mm512_cvtepi32_epi8(hi));
-        sum[c / ACTS_INT8_GROUP] = _mm512_reduce_add_epi32(_mm512_add_epi32(lo, hi));
+        for (uint32_t i = 0; i < ACTS_INT8_GROUP; i++) {
+            int32_t v = (int32_t)q[i];
+            to[c + i] = (unsigned char)v;
+            total += v;
+        }
+        sum[c / ACTS_INT8_GROUP] = total;
     }
 }
 #endif
@@ -83,7 +89,10 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
     if (a == ACTIVATION_BF16 && p != PACK_INT8) {
         to->form = ACTS_BF16;
         to->row_bytes = padded * 2u;
-    } else if (a == ACTIVATION_INT8) {
+    }
+#endif
+#if defined(WEIR_HAS_INT8)
+    if (a == ACTIVATION_INT8) {
         to->form = ACTS_INT8;
         to->row_bytes = padded;
     }
@@ -117,11 +126,14 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
             break;
 #if defined(WEIR_HAS_DOTS)
         case ACTS_BF16: pairs_bf16(p, from, padded, data); break;
+#else
+        case ACTS_BF16: break;
+#endif
+#if defined(WEIR_HAS_INT8)
         case ACTS_INT8:
             bytes_int8(from, padded, data, scale + (size_t)j * groups, sum + (size_t)j * groups);
             break;
 #else
-        case ACTS_BF16:
         case ACTS_INT8: (void)from; break;
 #endif
         }
@@ -140,6 +152,11 @@ void cpu_product_run(const struct weight *w, const struct acts *acts, uint32_t c
 #if defined(WEIR_HAS_DOTS)
     if (acts->form != ACTS_F32) {
         cpu_product_dot(w, acts, c0, c1, y, add);
+        return;
+    }
+#elif defined(WEIR_HAS_INT8)
+    if (acts->form == ACTS_INT8) {
+        cpu_product_bytes(w, acts, c0, c1, y, add);
         return;
     }
 #endif

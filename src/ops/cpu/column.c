@@ -65,15 +65,19 @@ static enum packing packing_for(const struct weight *w, enum dense_form dense) {
 #define ON_INT8 ARITHMETIC_INT8
 #else
 #define ON_BF16 ARITHMETIC_F32
+#if defined(WEIR_HAS_INT8)
+#define ON_INT8 ARITHMETIC_INT8
+#else
 #define ON_INT8 ARITHMETIC_F32
+#endif
 #endif
 
 /* The columns of a set differ in their products alone. */
-#define COLUMN(NAME, MODE, ON, LINEAR, UP, DOWN)                                                   \
+#define COLUMN(NAME, MODE, LINEAR, UP, DOWN)                                                       \
     {                                                                                              \
-        .name = NAME, .activation = MODE, .arithmetic = ON, .packing = packing_for,                \
-        .chunked = true, .embed = cpu_embed, .mix_norm = cpu_mix_norm, .linear = LINEAR,           \
-        .glu = cpu_glu, .norm = cpu_norm, .kda_decode = cpu_kda_decode,                            \
+        .name = NAME, .activation = MODE, .arithmetic = {ARITHMETIC_F32, ON_BF16, ON_INT8},        \
+        .packing = packing_for, .chunked = true, .embed = cpu_embed, .mix_norm = cpu_mix_norm,     \
+        .linear = LINEAR, .glu = cpu_glu, .norm = cpu_norm, .kda_decode = cpu_kda_decode,          \
         .kda_prefill = cpu_kda_prefill, .mla_write = cpu_mla_write, .mla_decode = cpu_mla_decode,  \
         .mla_prefill = cpu_mla_prefill, .route = cpu_route, .experts_up = UP,                      \
         .experts_down = DOWN, .sample = ref_sample, .scratch_bytes = scratch_bytes,                \
@@ -81,10 +85,10 @@ static enum packing packing_for(const struct weight *w, enum dense_form dense) {
     }
 
 const struct column cpu_columns[ACTIVATIONS] = {
-    [ACTIVATION_F32] = COLUMN(SET, ACTIVATION_F32, ARITHMETIC_F32, cpu_linear_f32,
-                              cpu_experts_up_f32, cpu_experts_down_f32),
-    [ACTIVATION_BF16] = COLUMN(SET "-bf16", ACTIVATION_BF16, ON_BF16, cpu_linear_bf16,
-                               cpu_experts_up_bf16, cpu_experts_down_bf16),
-    [ACTIVATION_INT8] = COLUMN(SET "-int8", ACTIVATION_INT8, ON_INT8, cpu_linear_int8,
-                               cpu_experts_up_int8, cpu_experts_down_int8),
+    [ACTIVATION_F32] =
+        COLUMN(SET, ACTIVATION_F32, cpu_linear_f32, cpu_experts_up_f32, cpu_experts_down_f32),
+    [ACTIVATION_BF16] = COLUMN(SET "-bf16", ACTIVATION_BF16, cpu_linear_bf16, cpu_experts_up_bf16,
+                               cpu_experts_down_bf16),
+    [ACTIVATION_INT8] = COLUMN(SET "-int8", ACTIVATION_INT8, cpu_linear_int8, cpu_experts_up_int8,
+                               cpu_experts_down_int8),
 };

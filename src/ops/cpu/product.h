@@ -8,11 +8,12 @@
 #include "ops/cpu/kernels.h"
 #include "ops/pack.h"
 
-#define cpu_acts_make   ISA_NAME(acts_make)
-#define cpu_product_run ISA_NAME(product_run)
-#define cpu_product_f32 BASE_NAME(product_f32)
-#define cpu_product_dot cpu_dots_product_dot /* the tiles' set has it from there */
-#define cpu_product_amx ISA_NAME(product_amx)
+#define cpu_acts_make     ISA_NAME(acts_make)
+#define cpu_product_run   ISA_NAME(product_run)
+#define cpu_product_f32   BASE_NAME(product_f32)
+#define cpu_product_dot   cpu_dots_product_dot /* the tiles' set has it from there */
+#define cpu_product_amx   ISA_NAME(product_amx)
+#define cpu_product_bytes ISA_NAME(product_bytes)
 
 enum {
     ACTS_INT8_GROUP = 32, /* columns that share a scale of INT8 activations */
@@ -75,6 +76,17 @@ ALWAYS size_t acts_bytes(uint32_t cols, uint32_t n) {
     return bytes;
 }
 
+#if defined(WEIR_HAS_DOTS)
+/* BF16 bits of the E2M1 values, twice: a word's fifth bit belongs to the next nibble. */
+ALWAYS __m512i bf16_of_e2m1(void) {
+    const __m256i v =
+        _mm256_set_epi16((short)0xC0C0, (short)0xC080, (short)0xC040, (short)0xC000, (short)0xBFC0,
+                         (short)0xBF80, (short)0xBF00, (short)0x8000, 0x40C0, 0x4080, 0x4040,
+                         0x4000, 0x3FC0, 0x3F80, 0x3F00, 0x0000);
+    return _mm512_broadcast_i64x4(v);
+}
+#endif
+
 /* Rows x[0..n) of `cols` columns, for weights of this packing, into scratch (advanced). */
 void cpu_acts_make(struct acts *to, enum packing p, enum activation a, const float *const *x,
                    uint32_t n, uint32_t cols, unsigned char **scratch);
@@ -87,7 +99,8 @@ void cpu_product_f32(const struct weight *w, const struct acts *acts, uint32_t c
                      float *const *y, bool add);
 void cpu_product_dot(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add);
-
+void cpu_product_bytes(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
+                       float *const *y, bool add);
 void cpu_product_amx(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add);
 

@@ -130,10 +130,7 @@ ALWAYS void all_rows(const struct acts *a, uint32_t k0, struct weights w, uint32
  * becomes zero below 2^-125 and stops at the scale 2^125 above. */
 static void decode_mxfp4(const unsigned char *panel, uint32_t chunk, uint32_t k0, uint32_t k1,
                          unsigned char *to) {
-    const __m512i values = _mm512_broadcast_i64x4(
-        _mm256_set_epi16((short)0xC0C0, (short)0xC080, (short)0xC040, (short)0xC000, (short)0xBFC0,
-                         (short)0xBF80, (short)0xBF00, (short)0x8000, 0x40C0, 0x4080, 0x4040,
-                         0x4000, 0x3FC0, 0x3F80, 0x3F00, 0x0000));
+    const __m512i values = bf16_of_e2m1();
     const __m512i size = _mm512_set1_epi16(0x7FFF);
     for (uint32_t k = k0; k < k1; k += 32) {
         const unsigned char *at = panel + k / 32 * MXFP4_GROUP;
@@ -203,7 +200,7 @@ void cpu_product_amx(const struct weight *w, const struct acts *a, uint32_t c0, 
                      float *const *y, bool add) {
     unsigned char *at = a->room;
     struct room room = {carve(&at, (size_t)a->n * AMX_GROUP_ROWS * sizeof(float)), NULL};
-    room.decoded = carve(&at, BLOCK_COLS * 64);
+    room.decoded = carve(&at, AMX_DECODED_BYTES);
     uint32_t left = a->n % (2 * TILE);
     /* With both kinds of tiles all_rows sets them as it goes. */
     if (left == 0)

@@ -1,162 +1,207 @@
 /* product_f32.c: packed weights times f32 activations. Called through product_run (acts.c).
- * Invariant that bites: the sum of one row and activation runs over the columns in order, with one
- * partial sum per group of columns that shares a scale, whatever the tile; blocks of columns leave
- * it in y between them. */
-#include "ops/cpu/product.h"
-
-/* Activations of a tile, and vectors of rows side by side. A group's partial sums take as many
- * registers as the sums themselves. */
+ * Invariant that bites: columns that share a scale are summed apart and scaled once, in the order
+ * of product_tile.h, so that a result does not depend on how many rows came along. */
 #if defined(WEIR_SMALL_TILES)
-enum { TILE_N = 2, TILE_GROUP_N = 2 };
+enum { TILE_N = 2, TILE_N_BF16 = 2 };
 #elif defined(WEIR_ISA_AVX512)
-enum { TILE_N = 12, TILE_GROUP_N = 8 };
+enum { TILE_N = 12, TILE_N_BF16 = 12 };
+#elif defined(WEIR_ISA_AVX2)
+enum { TILE_N = 8, TILE_N_BF16 = 6 };
 #else
-enum { TILE_N = 4, TILE_GROUP_N = 2 };
+enum { TILE_N = 2, TILE_N_BF16 = 2 };
 #endif
-enum { V = PANEL_LANES / VL }; /* vectors of a chunk */
+#include "ops/cpu/product_tile.h"
 
-ALWAYS uint32_t packing_lane_cols(enum packing p) {
-    return p == PACK_MXFP4 ? 8 : p == PACK_BF16 ? 2 : 4;
+/* A stream is asked for so far ahead where each byte is read once: the processor's own prefetching
+ * stops at the end of a page. */
+enum { AHEAD = 4096 };
+
+ALWAYS void ask(const unsigned char *at, const int N) {
+    if (N <= 2)
+        __builtin_prefetch(at + AHEAD);
 }
 
-/* Column e of the columns of these lanes. */
-ALWAYS vf lane_value(vi lanes, enum packing p, const int e) {
-    switch (p) {
-    case PACK_BF16: return vibits(e ? viand(lanes, 0xFFFF0000u) : vishl(lanes, 16));
-    case PACK_INT8: return vifloat(viadd(viand(vishr(lanes, 8u * (unsigned)e), 255), -128));
-    case PACK_FP8: return ve4m3(viand(vishr(lanes, 8u * (unsigned)e), 255));
-    case PACK_MXFP4:
-        return ve2m1(viand(vishr(lanes, e < 4 ? 8u * (unsigned)e : 8u * (unsigned)e - 28), 15));
-    case PACK_NONE: break;
-    }
-    return vset(0);
+ALWAYS vf spread(const struct tile *t, int j, uint32_t col) {
+    return vset(((const float *)(const void *)t->x[j])[col]);
 }
 
-/* sum[v * N + j] += lanes of one line times activations at column k. */
-ALWAYS void line(const unsigned char *lanes, enum packing p, const float *const *x, uint32_t k,
-                 const int N, vf *sum) {
+/* --------------------------------------------------------------------------------------- BF16 */
+
+/* A tile's pass over lines of 2 columns: first the low halves of the lanes, then the high ones. */
+ALWAYS void bf16_sums(const struct tile *t, const int R, const int N, vf *sum) {
+    const unsigned char *at =
+        t->panel + (size_t)t->k0 * PANEL_ROWS * 2 + t->chunk * PANEL_LANES * 4;
+    for (uint32_t k = 0; k < t->k1 - t->k0; k += 2, at += PANEL_ROWS * 4) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V; v++) {
-        vi words = viload(lanes + v * VL * 4);
+        for (int r = 0; r < R; r++)
+            ask(at + r * 64, N);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            vf w[CHUNKS * VECTORS];
 #pragma GCC unroll 8
-        for (int e = 0; e < (int)packing_lane_cols(p); e++) {
-            vf w = lane_value(words, p, e);
+            for (int rv = 0; rv < R * VECTORS; rv++) {
+                vi words = viload(at + rv * VL * 4);
+                w[rv] = vibits(half ? viand(words, 0xFFFF0000u) : vishl(words, 16));
+            }
 #pragma GCC unroll 12
-            for (int j = 0; j < N; j++)
-                sum[v * N + j] = vfma(w, vset(x[j][k + (uint32_t)e]), sum[v * N + j]);
+            for (int j = 0; j < N; j++) {
+                vf x = spread(t, j, k + (uint32_t)half);
+#pragma GCC unroll 8
+                for (int rv = 0; rv < R * VECTORS; rv++)
+                    VFMA_TO(sum[rv * N + j], w[rv], x);
+            }
         }
     }
 }
 
-/* Columns [k0, k1) of one chunk for N activations. */
-ALWAYS void tile(const unsigned char *panel, uint32_t chunk, enum packing p, const float *const *x,
-                 uint32_t k0, uint32_t k1, const int N, vf *sum) {
-    const uint32_t lane0 = chunk % (PANEL_ROWS / PANEL_LANES) * PANEL_LANES;
-    if (p == PACK_BF16) {
-        const unsigned char *at = panel + (size_t)k0 * PANEL_ROWS * 2 + lane0 * 4;
-        for (uint32_t k = k0; k < k1; k += 2, at += PANEL_ROWS * 4)
-            line(at, p, x, k, N, sum);
-        return;
+/* ---------------------------------------------------------------------- weights with scales */
+
+enum kernel { BF16, INT8, FP8, MXFP4 };
+
+ALWAYS uint32_t lane_cols(const int kernel) {
+    return kernel == MXFP4 ? 8 : 4;
+}
+
+/* The columns of one vector of lanes, times a power of two (value_unit undoes it). */
+struct values {
+    vi words, high; /* MXFP4: the low and the high nibbles */
+};
+ALWAYS struct values values_of(const unsigned char *lanes, const int kernel) {
+    struct values v = {viload(lanes), viload(lanes)};
+    if (kernel == INT8)
+        v.words = vixor(v.words, 0x80808080u); /* q + 128 as a signed byte */
+    if (kernel == MXFP4)
+        ve2m1_halves(v.words, &v.words, &v.high);
+    return v;
+}
+ALWAYS vf value(struct values v, const int kernel, const int e) {
+    switch (kernel) {
+    case INT8: return vifloat(vitop(v.words, e));
+    case FP8: return ve4m3(viand(vishr(v.words, 8u * (unsigned)e), 255));
+    default: return ve2m1_at(e < 4 ? v.words : v.high, e % 4);
     }
-    const bool bytes = p != PACK_MXFP4;
+}
+ALWAYS float value_unit(const int kernel) {
+    return kernel == INT8 ? 0x1p-24f : kernel == MXFP4 ? E2M1_UNIT : 1;
+}
+
+/* Vectors v0 .. v0+B-1 of the tile, one line, all activations. */
+ALWAYS void line_sums(const struct tile *t, const unsigned char *line, size_t chunk_bytes,
+                      const int v0, uint32_t col, const int kernel, const int N, const int B,
+                      vf *part) {
+    struct values v[4];
+#pragma GCC unroll 4
+    for (int b = 0; b < B; b++)
+        v[b] = values_of(line + (size_t)((v0 + b) / VECTORS) * chunk_bytes +
+                             (size_t)((v0 + b) % VECTORS) * VL * 4,
+                         kernel);
+#pragma GCC unroll 8
+    for (int e = 0; e < (int)lane_cols(kernel); e++) {
+        vf w[4];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; b++)
+            w[b] = value(v[b], kernel, e);
+#pragma GCC unroll 12
+        for (int j = 0; j < N; j++) {
+            vf x = spread(t, j, col + (uint32_t)e);
+#pragma GCC unroll 4
+            for (int b = 0; b < B; b++)
+                VFMA_TO(part[b * N + j], w[b], x);
+        }
+    }
+}
+
+/* Groups of columns that share a scale, B vectors at a time: as many as make eight sums in
+ * progress, for with more of them the sums of one vector would make room for those of the next in
+ * each line.
+ */
+ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, const int N,
+                       const int B, vf *sum) {
+    const bool bytes = kernel != MXFP4;
     const uint32_t group = bytes ? PACK_GROUP : 32;
-    const size_t group_bytes = bytes ? PANEL_ROWS * (4 + PACK_GROUP) : PANEL_ROWS + PANEL_ROWS * 16;
-    for (uint32_t k = k0; k < k1; k += group) {
-        const unsigned char *at = panel + k / group * group_bytes;
-        const unsigned char *lines =
-            bytes ? at + PANEL_ROWS * 4 + lane0 * 4 : at + PANEL_ROWS + lane0 * 16;
-        const size_t next = bytes ? PANEL_ROWS * 4 : PANEL_LANES * 4;
-        const uint32_t step = packing_lane_cols(p);
-        vf part[V * TILE_N];
-#pragma GCC unroll 48
-        for (int i = 0; i < V * N; i++)
-            part[i] = vset(0);
-        for (uint32_t i = 0; i < group; i += step, lines += next)
-            line(lines, p, x, k + i, N, part);
+    const size_t group_bytes = bytes ? BYTE_GROUP : MXFP4_GROUP;
+    const size_t line = bytes ? PANEL_ROWS * 4 : PANEL_LANES * 4;
+    const size_t chunk_bytes = bytes ? PANEL_LANES * 4 : PANEL_LANES * 16;
+    const unsigned char *at = t->panel + t->k0 / group * group_bytes;
+    for (uint32_t k = 0; k < t->k1 - t->k0; k += group, at += group_bytes) {
+        vin_memory(sum, R * VECTORS * N);
+        const unsigned char *first =
+            at + PANEL_ROWS * (bytes ? 4 : 1) + (size_t)t->chunk * chunk_bytes;
+#pragma GCC unroll 8
+        for (int rv = 0; rv < R * VECTORS; rv += B) {
+            vf part[4 * TILE_N];
+#pragma GCC unroll 24
+            for (int i = 0; i < B * N; i++)
+                part[i] = vset(0);
+            const unsigned char *lines = first;
+            for (uint32_t i = 0; i < group; i += lane_cols(kernel), lines += line) {
+                ask(lines + (size_t)(rv / VECTORS) * chunk_bytes, N);
+                line_sums(t, lines, chunk_bytes, rv, k + i, kernel, N, B, part);
+            }
 #pragma GCC unroll 4
-        for (int v = 0; v < V; v++) {
-            uint32_t lane = lane0 + (uint32_t)v * VL;
-            vf scale = bytes ? vload((const float *)(const void *)at + lane) : ve8m0(at + lane);
+            for (int b = 0; b < B; b++) {
+                uint32_t lane = t->chunk * PANEL_LANES + (uint32_t)(rv + b) * VL;
+                vf scale = bytes ? vload((const float *)(const void *)at + lane) : ve8m0(at + lane);
 #pragma GCC unroll 12
-            for (int j = 0; j < N; j++)
-                sum[v * N + j] = vfma(part[v * N + j], scale, sum[v * N + j]);
+                for (int j = 0; j < N; j++)
+                    sum[(rv + b) * N + j] = vfma(vmul(part[b * N + j], vset(value_unit(kernel))),
+                                                 scale, sum[(rv + b) * N + j]);
+            }
         }
     }
 }
 
-ALWAYS void chunk_tile(const struct weight *w, const struct acts *a, enum packing p, uint32_t chunk,
-                       uint32_t j0, uint32_t k0, uint32_t k1, float *const *y, bool add,
-                       const int N) {
-    vf sum[V * TILE_N];
-    const float *x[TILE_N];
-    uint32_t row = chunk * PANEL_LANES, rows = w->rows - row;
-#pragma GCC unroll 12
-    for (int j = 0; j < N; j++)
-        x[j] = (const float *)(const void *)(a->data + (j0 + (uint32_t)j) * a->row_bytes);
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++)
-#pragma GCC unroll 12
-        for (int j = 0; j < N; j++)
-            sum[v * N + j] =
-                add ? vloadm(y[j0 + (uint32_t)j] + row + v * VL,
-                             vmask(rows > (uint32_t)v * VL ? rows - (uint32_t)v * VL : 0))
-                    : vset(0);
-    tile(product_panel(w, chunk), chunk, p, x, k0, k1, N, sum);
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++)
-#pragma GCC unroll 12
-        for (int j = 0; j < N; j++)
-            if (rows > (uint32_t)v * VL)
-                vstorem(y[j0 + (uint32_t)j] + row + v * VL, vmask(rows - (uint32_t)v * VL),
-                        sum[v * N + j]);
+/* -------------------------------------------------------------------------------------- tiles */
+
+ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const int N, vf *sum) {
+    if (kernel == BF16)
+        bf16_sums(t, R, N, sum);
+    else if (VECTORS == 1)
+        group_sums(t, kernel, R, N, N <= 8 ? R : 1, sum);
+    else /* a chunk alone, at the end of a range, has fewer vectors than would suit */
+        group_sums(t, kernel, R, N, N > 4 ? 1 : N == 1 && R * VECTORS >= 4 ? 4 : 2, sum);
 }
 
-/* All chunks of one panel, activations in tiles. */
-ALWAYS void panel_block(const struct weight *w, const struct acts *a, enum packing p, uint32_t c0,
-                        uint32_t c1, uint32_t k0, uint32_t k1, float *const *y, bool add,
-                        const int N) {
-    uint32_t j = 0;
-    for (; j + (uint32_t)N <= a->n; j += (uint32_t)N)
-        for (uint32_t c = c0; c < c1; c++)
-            chunk_tile(w, a, p, c, j, k0, k1, y, add, N);
-    for (; j + 2 <= a->n; j += 2)
-        for (uint32_t c = c0; c < c1; c++)
-            chunk_tile(w, a, p, c, j, k0, k1, y, add, 2);
-    for (; j < a->n; j++)
-        for (uint32_t c = c0; c < c1; c++)
-            chunk_tile(w, a, p, c, j, k0, k1, y, add, 1);
-}
-
-ALWAYS void product(const struct weight *w, const struct acts *a, enum packing p, uint32_t c0,
-                    uint32_t c1, float *const *y, bool add, const int N) {
-    const uint32_t chunks = PANEL_ROWS / PANEL_LANES;
-    uint32_t block = a->n > 2 * (uint32_t)N ? PRODUCT_COLS : a->cols;
-    for (uint32_t c = c0; c < c1;) {
-        uint32_t end = (c / chunks + 1) * chunks < c1 ? (c / chunks + 1) * chunks : c1;
-        for (uint32_t k = 0; k < a->cols; k += block) {
-            uint32_t k1 = a->cols - k < block ? a->cols : k + block;
-            panel_block(w, a, p, c, end, k, k1, y, add || k > 0, N);
-        }
-        c = end;
+/* A multiply-add takes four cycles and two begin in each: less than eight sums at once would wait
+ * for themselves. Four vectors of 16 registers must be left for weights and activations. */
+ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
+    const uint32_t n = k->a->n, most = kernel == BF16 ? TILE_N_BF16 : TILE_N;
+    for (uint32_t j = 0; j < n;) {
+        uint32_t left = n - j, have = left < most ? left : most;
+        if (have == 1)
+            chunk_tiles(k, j, 1, kernel, VECTORS > 2 ? 2 : 4, 1);
+        else if (have == 2)
+            chunk_tiles(k, j, 2, kernel, VECTORS > 2 ? 1 : VECTORS > 1 ? 2 : 4, 2);
+#if !defined(WEIR_SMALL_TILES) && (defined(WEIR_ISA_AVX2) || defined(WEIR_ISA_AVX512))
+        else if (have <= 4)
+            chunk_tiles(k, j, have, kernel, VECTORS > 1 ? 1 : 2, 4);
+        else if (VECTORS > 1)
+            chunk_tiles(k, j, have, kernel, 1, kernel == BF16 ? TILE_N_BF16 : TILE_N);
+        else if (have <= 8)
+            chunk_tiles(k, j, have, kernel, 2, 8);
+        else
+            chunk_tiles(k, j, have, kernel, 1, TILE_N);
+#endif
+        j += have;
     }
 }
 
 /* One function each, so that registers are given out for one kernel at a time. */
 static void product_bf16(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,
                          float *const *y, bool add) {
-    product(w, a, PACK_BF16, c0, c1, y, add, TILE_N);
+    walk_panels(w, a, c0, c1, y, add, BF16);
 }
 static void product_int8(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,
                          float *const *y, bool add) {
-    product(w, a, PACK_INT8, c0, c1, y, add, TILE_GROUP_N);
+    walk_panels(w, a, c0, c1, y, add, INT8);
 }
 static void product_fp8(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,
                         float *const *y, bool add) {
-    product(w, a, PACK_FP8, c0, c1, y, add, TILE_GROUP_N);
+    walk_panels(w, a, c0, c1, y, add, FP8);
 }
 static void product_mxfp4(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,
                           float *const *y, bool add) {
-    product(w, a, PACK_MXFP4, c0, c1, y, add, TILE_GROUP_N);
+    walk_panels(w, a, c0, c1, y, add, MXFP4);
 }
 
 void cpu_product_f32(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,

@@ -30,14 +30,17 @@ ALWAYS int32_t scale_bits(uint8_t s) {
 #define ISA_NAME(name)  cpu_amx_##name
 #define BASE_NAME(name) cpu_avx512_##name
 #define WEIR_HAS_DOTS   1
+#define WEIR_HAS_INT8   1
 #elif defined(WEIR_ISA_DOTS)
 #define ISA_NAME(name)  cpu_dots_##name
 #define BASE_NAME(name) cpu_avx512_##name
 #define WEIR_HAS_DOTS   1
+#define WEIR_HAS_INT8   1
 #elif defined(WEIR_ISA_AVX512)
 #define ISA_NAME(name) cpu_avx512_##name
 #elif defined(WEIR_ISA_AVX2)
 #define ISA_NAME(name) cpu_avx2_##name
+#define WEIR_HAS_INT8  1
 #else
 #define ISA_NAME(name) cpu_portable_##name
 #endif
@@ -74,6 +77,9 @@ ALWAYS void vstorem(float *p, vm m, vf v) {
 ALWAYS vf vfma(vf a, vf b, vf c) { /* a*b + c */
     return _mm512_fmadd_ps(a, b, c);
 }
+/* sum += a * b, in asm: compilers copy the sums of large tiles back and forth, or keep them in
+ * memory, which costs half the speed. */
+#define VFMA_TO(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
 ALWAYS vf vnma(vf a, vf b, vf c) { /* c - a*b */
     return _mm512_fnmadd_ps(a, b, c);
 }
@@ -176,6 +182,15 @@ ALWAYS vi viand(vi v, uint32_t m) {
 ALWAYS vi viadd(vi v, int32_t n) {
     return _mm512_add_epi32(v, _mm512_set1_epi32(n));
 }
+ALWAYS vi vixor(vi v, uint32_t m) {
+    return _mm512_xor_si512(v, _mm512_set1_epi32((int)m));
+}
+/* Byte e of each lane as its top byte, zeros below. */
+ALWAYS vi vitop(vi v, const int e) {
+    const __m128i lane = _mm_set_epi8((char)(12 + e), -1, -1, -1, (char)(8 + e), -1, -1, -1,
+                                      (char)(4 + e), -1, -1, -1, (char)e, -1, -1, -1);
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(lane));
+}
 ALWAYS vf vibits(vi v) {
     return _mm512_castsi512_ps(v);
 }
@@ -186,11 +201,17 @@ ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask(v, _mm512_set1_epi32(limit)), otherwise,
                                 below);
 }
-/* E2M1 values of the low four bits. */
-ALWAYS vf ve2m1(vi v) {
+/* Codes E2M1, eight in a lane: the four low nibbles of its bytes and the four high ones in a form
+ * of which ve2m1_at takes values, times 1 / E2M1_UNIT. */
+#define E2M1_UNIT 1.0f
+ALWAYS void ve2m1_halves(vi v, vi *low, vi *high) {
+    *low = v;
+    *high = _mm512_srli_epi32(v, 4);
+}
+ALWAYS vf ve2m1_at(vi half, const int byte) {
     const vf value =
         _mm512_set_ps(-6, -4, -3, -2, -1.5f, -1, -0.5f, -0.0f, 6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
-    return _mm512_permutexvar_ps(v, value);
+    return _mm512_permutexvar_ps(byte ? _mm512_srli_epi32(half, 8u * (unsigned)byte) : half, value);
 }
 /* VL neighbouring E8M0 bytes. */
 ALWAYS vf ve8m0(const uint8_t *p) {
@@ -246,6 +267,11 @@ ALWAYS void vstorem(float *p, vm m, vf v) {
 ALWAYS vf vfma(vf a, vf b, vf c) {
     return _mm256_fmadd_ps(a, b, c);
 }
+#if defined(__clang__)
+#define VFMA_TO(sum, a, b) ((sum) = vfma(a, b, sum))
+#else
+#define VFMA_TO(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b))
+#endif
 ALWAYS vf vnma(vf a, vf b, vf c) {
     return _mm256_fnmadd_ps(a, b, c);
 }
@@ -347,6 +373,14 @@ ALWAYS vi viand(vi v, uint32_t m) {
 ALWAYS vi viadd(vi v, int32_t n) {
     return _mm256_add_epi32(v, _mm256_set1_epi32(n));
 }
+ALWAYS vi vixor(vi v, uint32_t m) {
+    return _mm256_xor_si256(v, _mm256_set1_epi32((int)m));
+}
+ALWAYS vi vitop(vi v, const int e) {
+    const __m128i lane = _mm_set_epi8((char)(12 + e), -1, -1, -1, (char)(8 + e), -1, -1, -1,
+                                      (char)(4 + e), -1, -1, -1, (char)e, -1, -1, -1);
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(lane));
+}
 ALWAYS vf vibits(vi v) {
     return _mm256_castsi256_ps(v);
 }
@@ -357,10 +391,18 @@ ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
     return _mm256_blendv_ps(otherwise, below,
                             vibits(_mm256_cmpgt_epi32(_mm256_set1_epi32(limit), v)));
 }
-ALWAYS vf ve2m1(vi v) {
-    const vf value = _mm256_set_ps(6, 4, 3, 2, 1.5f, 1, 0.5f, 0);
-    vi minus = viand(vishl(v, 28), 0x80000000u);
-    return _mm256_xor_ps(_mm256_permutevar8x32_ps(value, v), vibits(minus));
+/* A table of f32 values holds eight; one of bytes all sixteen, doubled, and a conversion from the
+ * top byte costs no more than finding the sign would. */
+#define E2M1_UNIT 0x1p-25f
+ALWAYS void ve2m1_halves(vi v, vi *low, vi *high) {
+    const __m256i twice = _mm256_broadcastsi128_si256(
+        _mm_set_epi8(-12, -8, -6, -4, -3, -2, -1, 0, 12, 8, 6, 4, 3, 2, 1, 0));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    *low = _mm256_shuffle_epi8(twice, _mm256_and_si256(v, nibble));
+    *high = _mm256_shuffle_epi8(twice, _mm256_and_si256(_mm256_srli_epi32(v, 4), nibble));
+}
+ALWAYS vf ve2m1_at(vi half, const int byte) {
+    return vifloat(vitop(half, byte));
 }
 ALWAYS vf ve8m0(const uint8_t *p) {
     vi s = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
@@ -420,6 +462,7 @@ ALWAYS void vstorem(float *p, vm m, vf v) {
 ALWAYS vf vfma(vf a, vf b, vf c) {
     return a * b + c;
 }
+#define VFMA_TO(sum, a, b) ((sum) = vfma(a, b, sum))
 ALWAYS vf vnma(vf a, vf b, vf c) {
     return c - a * b;
 }
@@ -501,6 +544,12 @@ ALWAYS vi viand(vi v, uint32_t m) {
 ALWAYS vi viadd(vi v, int32_t n) {
     return v + n;
 }
+ALWAYS vi vixor(vi v, uint32_t m) {
+    return v ^ (int32_t)m;
+}
+ALWAYS vi vitop(vi v, const int e) {
+    return viand(vishl(v, 24u - 8u * (unsigned)e), 0xFF000000u);
+}
 ALWAYS vf vibits(vi v) {
     return (vf)v;
 }
@@ -510,10 +559,15 @@ ALWAYS vf vifloat(vi v) {
 ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
     return vselect(v < limit, below, otherwise);
 }
-ALWAYS vf ve2m1(vi v) {
+#define E2M1_UNIT          1.0f
+ALWAYS void ve2m1_halves(vi v, vi *low, vi *high) {
+    *low = v;
+    *high = vishr(v, 4);
+}
+ALWAYS vf ve2m1_at(vi half, const int byte) {
     vf w;
     for (int i = 0; i < 4; i++)
-        w[i] = e2m1_to_f32((unsigned)v[i] & 15u);
+        w[i] = e2m1_to_f32((unsigned)half[i] >> (8 * byte) & 15u);
     return w;
 }
 ALWAYS vf ve8m0(const uint8_t *p) {
