@@ -1,7 +1,8 @@
 /* attention_product.c: C = A B with a few dozen rows and columns and B in the first-level cache:
  * scores and sums of attention, keys and values of expanded attention. Called by mla_decode.c and
- * mla_prefill.c. Invariant that bites: each element adds its terms in ascending order whatever the
- * tile is, so that blocking never shows in a result. */
+ * mla_prefill.c. Invariants that bite: each element adds its terms in ascending order whatever the
+ * tile is, so that blocking never shows in a result; and the k terms are summed from zero before
+ * they go to C, or a sum over 131,072 positions would be one chain and lose three bits more. */
 #include "ops/cpu/kernels.h"
 
 /* 12 x 2 sums, 2 of B and 1 of A fill the registers of 512 bits but for five. */
@@ -24,7 +25,7 @@ ALWAYS void tile(uint32_t k, struct factor a, const float *b, size_t ldb, float 
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 2
         for (int v = 0; v < V; v++)
-            sum[i * V + v] = add ? vload(c + (size_t)i * ldc + v * VL) : vset(0);
+            sum[i * V + v] = vset(0);
     for (uint32_t l = 0; l < k; l++, a.a += a.col, b += ldb) {
         vf bv[WIDE];
 #pragma GCC unroll 2
@@ -41,8 +42,13 @@ ALWAYS void tile(uint32_t k, struct factor a, const float *b, size_t ldb, float 
 #pragma GCC unroll 12
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v < V; v++)
-            vstore(c + (size_t)i * ldc + v * VL, sum[i * V + v]);
+        for (int v = 0; v < V; v++) {
+            float *to = c + (size_t)i * ldc + v * VL;
+            vf total = sum[i * V + v];
+            if (add)
+                total += vload(to);
+            vstore(to, total);
+        }
 }
 
 /* All m rows of V vectors of columns: B's panel stays in the first-level cache. */
