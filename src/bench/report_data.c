@@ -38,12 +38,7 @@ static weir_status price_of(const struct run *r, const struct report_options *o,
     p->kilowatts = NAN;
     if (o->table && !(o->price > 0)) {
         const struct price_row *row;
-        if (!r->subject.hardware)
-            return weir_fail(err, WEIR_BAD_VALUE, p->dir,
-                             "does not say its hardware, so no price of table %s fits it; give "
-                             "--price",
-                             o->table->name);
-        weir_status status = price_find(o->table, r->subject.hardware, &row, err);
+        weir_status status = price_of_run(o->table, r->subject.hardware, p->dir, &row, err);
         if (status)
             return status;
         p->dollars = row->dollars;

@@ -115,3 +115,12 @@ weir_status price_find(const struct price_table *t, const char *machine,
     return weir_fail(err, WEIR_BAD_VALUE, "machine", "'%.80s' is not in table %s, which has %s",
                      machine, t->name, list);
 }
+
+weir_status price_of_run(const struct price_table *t, const char *hardware, const char *run,
+                         const struct price_row **out, weir_error *err) {
+    if (!hardware || !*hardware)
+        return weir_fail(err, WEIR_BAD_VALUE, run,
+                         "does not say its hardware, so no price of table %s fits it; give --price",
+                         t->name);
+    return price_find(t, hardware, out, err);
+}

@@ -30,6 +30,10 @@ const char *price_table_name(size_t i);
 /* WEIR_BAD_VALUE lists the machines of the table. */
 weir_status price_find(const struct price_table *t, const char *machine,
                        const struct price_row **out, weir_error *err);
+/* The same by what a run says of itself: `hardware` may be NULL or empty, and the line then names
+ * `run`, which lacks it. */
+weir_status price_of_run(const struct price_table *t, const char *hardware, const char *run,
+                         const struct price_row **out, weir_error *err);
 
 /* What T tokens per second and GPU mean at a price. Undefined ones are NAN. */
 struct cost {

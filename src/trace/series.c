@@ -84,7 +84,7 @@ static weir_status point_of(const struct result_row *r, const struct series_opti
     *out = (struct series_point){.row = r, .x = x_of(r, o), .y = y_of(r, o)};
     out->price = o->dollars > 0 ? o->dollars : NAN;
     if (o->prices) {
-        weir_status s = price_find(o->prices, r->hardware, &row, err);
+        weir_status s = price_of_run(o->prices, r->hardware, r->source, &row, err);
         if (s)
             return s;
         out->price = row->dollars;

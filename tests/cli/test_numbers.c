@@ -184,6 +184,11 @@ static void frontier_prices_points_by_one_table(void **state) {
     fails(1, "frontier @tests/trace/data/kimi-k25-8k1k.csv",
           "there is median_intvty (--statistic)");
     fails(2, "frontier %k3.csv --prices wafer-2026 --price 2", "--price");
+    static const char nameless[] = "framework,conc,tput_per_gpu,p90_intvty\nvllm,16,7567,50\n";
+    write_scratch("nameless.csv", nameless, strlen(nameless));
+    fails(2, "frontier %nameless.csv --prices wafer-2026",
+          "nameless.csv: does not say its hardware, so no price of table wafer-2026 fits it; give "
+          "--price");
     fails(2, "frontier %k3.csv --baseline nobody", "'b300 vllm'");
     fails(2, "frontier %k3.csv --at-interactivity fast", "'fast' is not a number");
     fails(2, "frontier %k3.csv --x ttft --at-interactivity 5", "--at-interactivity");
