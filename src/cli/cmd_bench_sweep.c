@@ -154,6 +154,8 @@ static int run_sweep(void *record, weir_error *err) {
         s = weir_fail(err, WEIR_BAD_VALUE, "--arrivals",
                       "a sweep is over lanes; the open loop has none: use `bench replay`");
     if (!s)
+        s = run_dir_refuse(a->bench.out, err);
+    if (!s)
         s = run_prepare(a->bench.out, err);
     json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
     bool bad = false;

@@ -158,6 +158,11 @@ weir_status run_read(const char *dir, struct run *out, weir_error *err);
 weir_status run_input_absent(const char *path, weir_error *err);
 /* Does `dir` hold the records of a run? */
 bool run_is_dir(const char *dir);
+/* A directory holds one run or a folder of runs: who is given one that holds both reads the run
+ * alone, and nothing would say so. Before a run is written into `dir`, or a sweep: WEIR_BAD_FILE
+ * names what of the other kind is there. It is not moved aside: it may be hours of measuring. */
+weir_status run_folder_refuse(const char *dir, weir_error *err);
+weir_status run_dir_refuse(const char *dir, weir_error *err);
 /* The runs directly in `dir`, by name. Where a sweep wrote its summary there (sweep.json), those of
  * it alone: directories that an earlier sweep left are said in a warning and left out.
  * WEIR_BAD_FILE: no directory, no run, a summary that is none or lists what is not there. */

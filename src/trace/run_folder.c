@@ -41,6 +41,17 @@ bool run_is_dir(const char *dir) {
     return holds(dir, "profile_export.jsonl");
 }
 
+weir_status run_dir_refuse(const char *dir, weir_error *err) {
+    static const char *const files[] = {"profile_export.jsonl", "run.json", "inferencex.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (holds(dir, files[i]))
+            return weir_fail(err, WEIR_BAD_FILE, dir,
+                             "holds a run already (%s), and a sweep beside it would not be read; "
+                             "give the sweep a directory of its own",
+                             files[i]);
+    return WEIR_OK;
+}
+
 void run_folder_free(struct run_folder *f) {
     for (size_t i = 0; i < f->n; i++)
         free(f->dir[i]);
@@ -109,6 +120,28 @@ static int is_shown(const struct dirent *e) {
 /* Names by bytes: the order must not depend on the locale. */
 static int by_bytes(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+weir_status run_folder_refuse(const char *dir, weir_error *err) {
+    struct dirent **entry = NULL;
+    char found[300] = "";
+    int n = scandir(dir, &entry, is_shown, by_bytes);
+    if (holds(dir, "sweep.json"))
+        snprintf(found, sizeof found, "sweep.json");
+    for (int i = 0; i < n; i++) {
+        char *inside = *found ? NULL : file_join(dir, entry[i]->d_name);
+        if (inside && run_is_dir(inside))
+            snprintf(found, sizeof found, "%s", entry[i]->d_name);
+        free(inside);
+        free(entry[i]);
+    }
+    free(entry);
+    if (*found)
+        return weir_fail(err, WEIR_BAD_FILE, dir,
+                         "holds runs of a sweep or of other replays (%s), which would not be read "
+                         "beside a run; give the run a directory of its own",
+                         found);
+    return WEIR_OK;
 }
 
 /* `names`: NULL where there is no summary. */

@@ -225,7 +225,9 @@ static void release(struct run_log *l) {
 weir_status run_log_open(const char *dir, const struct run *r, struct run_log **out,
                          weir_error *err) {
     bool made = access(dir, F_OK) != 0;
-    weir_status s = run_prepare(dir, err);
+    weir_status s = run_folder_refuse(dir, err);
+    if (!s)
+        s = run_prepare(dir, err);
     struct run_log *l = s ? NULL : calloc(1, sizeof *l);
     if (s)
         return s;

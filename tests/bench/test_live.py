@@ -115,7 +115,7 @@ class Live(unittest.TestCase):
             self.assertTrue(json.load(f)["was_cancelled"])
 
     def test_a_wrong_key_is_named(self):
-        done = subprocess.run([WEIR, "bench", "replay", "--url", self.url, "--api-key", "no", "--out", self.dir.name,
+        done = subprocess.run([WEIR, "bench", "replay", "--url", self.url, "--api-key", "no", "--out", os.path.join(self.dir.name, "wrong"),
                                "--random-input-len", "9"], capture_output=True, text=True, timeout=30)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--api-key: the server refuses it", done.stderr)

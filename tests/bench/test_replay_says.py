@@ -116,7 +116,8 @@ class Says(unittest.TestCase):
     def weir(self, url, *args, status=0, random=True, command="replay", out=None):
         lengths = ["--random-input-len", "64", "--random-output-len", "40", "--num-prompts", "12"] if random else []
         env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
-        done = subprocess.run([WEIR, "bench", command, "--url", url, "--out", out or self.out, "--no-history", *lengths, *args],
+        out = out or self.out + ("-sweep" if command == "sweep" else "")  # they share none
+        done = subprocess.run([WEIR, "bench", command, "--url", url, "--out", out, "--no-history", *lengths, *args],
                               capture_output=True, text=True, timeout=60, env=env)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         self.err = [line for line in done.stderr.splitlines() if line.startswith("weir: ")]
@@ -286,6 +287,30 @@ class Says(unittest.TestCase):
             self.assertEqual(json.load(f), before)
         self.weir("http://127.0.0.1:1", status=1, out=self.out + "-new")
         self.assertFalse(os.path.exists(self.out + "-new"))
+
+    def test_a_run_and_a_sweep_share_no_directory(self):
+        def files():
+            return {os.path.join(at, name): os.stat(os.path.join(at, name)).st_mtime_ns
+                    for at, _, names in os.walk(self.out) for name in names}
+        with Server() as s:
+            self.weir(s.url)
+            before, posts = files(), s.posts
+            self.weir(s.url, "--concurrency", "1,2", command="sweep", status=1, out=self.out)
+            self.assertEqual((files(), s.posts), (before, posts))
+            self.assertEqual(self.err, ["weir: %s: holds a run already (profile_export.jsonl), and a sweep beside it would not "
+                                        "be read; give the sweep a directory of its own" % self.out])
+            self.weir(s.url, "--concurrency", "1,2", command="sweep")
+            self.out += "-sweep"
+            for there in ("sweep.json", "c1"):
+                before, posts = files(), s.posts
+                self.weir(s.url, status=1)
+                self.assertEqual((files(), s.posts), (before, posts))
+                self.assertEqual(len(self.err), 1)
+                self.assertIn("%s: holds runs of a sweep or of other replays (%s), " % (self.out, there), self.err[0])
+                if there == "sweep.json":  # without it: a sweep that was ended within its first point
+                    os.unlink(os.path.join(self.out, "sweep.json"))
+            self.weir(s.url, "--concurrency", "1,2", command="sweep", out=self.out)  # a sweep again is welcome
+            self.weir(s.url, out=os.path.join(self.out, "c1"))  # and so is a run in place of its point
 
     def test_a_disk_that_is_full_is_found_at_once(self):
         with Server() as s:
