@@ -110,7 +110,15 @@ static json_t *row_json(const struct kernel_row *r) {
 
 const char *kernels_warning(const struct kernel_report *r, char *buf, size_t cap) {
     buf[0] = 0;
-    if (!r->quiet)
+    if (r->quiet)
+        return buf;
+    if (idle_is_quiet(&r->before) && idle_is_quiet(&r->after))
+        snprintf(
+            buf, cap,
+            "%zu of %zu %s disturbed, by others or by rates that lie more than 15 %% apart; do "
+            "not compare these figures",
+            r->busy, r->n, plural(r->n, "case was", "cases were"));
+    else
         snprintf(buf, cap,
                  "the machine was busy: others kept %.2f cores before and %.2f after, and %zu of "
                  "%zu %s disturbed; do not compare these figures",

@@ -95,26 +95,27 @@ static void print_row(const struct kernel_row *r) {
     printf("%s%s\n", r->busy ? "  busy" : "", r->exceeded ? "  WRONG" : "");
 }
 
-static void print_list(const char *filter) {
+static void print_list(const char *filter, bool small) {
     size_t n;
-    const struct kernel_case *c = kernel_table(&n);
+    const struct kernel_case *table = kernel_table(&n);
     char shape[96];
     const char *last = "";
     double rms = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!kernel_selected(&c[i], filter))
+        if (!kernel_selected(&table[i], filter))
             continue;
-        struct kernel_limit l = kernel_limit(&c[i], ACTIVATION_F32);
-        uint32_t pairs = c[i].n * c[i].top_k;
-        struct kernel_cost k = kernel_cost(&c[i], pairs < c[i].count ? pairs : c[i].count);
+        struct kernel_case c = small ? kernel_case_small(table[i]) : table[i];
+        struct kernel_limit l = kernel_limit(&c, ACTIVATION_F32);
+        uint32_t pairs = c.n * c.top_k;
+        struct kernel_cost k = kernel_cost(&c, pairs < c.count ? pairs : c.count);
         if (strcmp(last, l.reason) || l.rms != rms)
             printf("error at most %.1e rms, %.1e largest: %s\n", l.rms, l.largest, l.reason);
         last = l.reason;
         rms = l.rms;
         printf("  %-13s %-29s %-5s reads %9.3f MB, changes %8.3f, writes %8.3f; %12.3f MFLOP%s\n",
-               c[i].name, kernel_shape(&c[i], shape, sizeof shape), kernel_format(&c[i]),
-               k.read_bytes / 1e6, k.modify_bytes / 1e6, k.write_bytes / 1e6, k.flops / 1e6,
-               c[i].slow ? "; not with --quick" : "");
+               c.name, kernel_shape(&c, shape, sizeof shape), kernel_format(&c), k.read_bytes / 1e6,
+               k.modify_bytes / 1e6, k.write_bytes / 1e6, k.flops / 1e6,
+               table[i].slow ? "; not with --quick" : "");
     }
 }
 
@@ -155,7 +156,7 @@ static void print_end(const struct kernel_report *r) {
 static int run_bench_kernels(void *record, weir_error *err) {
     struct bench_kernels_args *a = record;
     if (a->list) {
-        print_list(a->filter);
+        print_list(a->filter, a->small);
         return 0;
     }
     const struct column *column = kernels_column(a->isa);

@@ -51,7 +51,7 @@ static const struct option_spec bench_step_options[] = {
      .min = 0,
      .max = STEP_SAMPLES,
      .fallback = "3",
-     .help = "Prompts to time; 0: none."},
+     .help = "Prompts to time; 0: none. Not beside --max-tokens 0."},
     {.name = "max-num-seqs",
      .value = "N",
      .type = OPTION_COUNT,
@@ -142,6 +142,15 @@ static int run_bench_step(void *record, weir_error *err) {
                   a->isa, kernels_columns(names, sizeof names));
         return command_exit_status(err);
     }
+    if (!a->rounds && !a->max_tokens) {
+        weir_fail(err, WEIR_BAD_VALUE, "--rounds", "0 beside --max-tokens 0: nothing to time");
+        return command_exit_status(err);
+    }
+    if (!column->packing && a->dense_dtype != 0) {
+        weir_fail(err, WEIR_BAD_VALUE, "--dense-dtype",
+                  "the exact column takes weights as stored and f32 activations");
+        return command_exit_status(err);
+    }
     struct step_options o = {.model = a->model,
                              .column = column,
                              .dense = dense[a->dense_dtype],
@@ -163,9 +172,9 @@ static int run_bench_step(void *record, weir_error *err) {
         return command_exit_status(err);
     if (!r.quiet)
         fprintf(stderr,
-                "weir: warning: the machine was busy: others kept %.2f cores; do not compare these "
-                "figures\n",
-                r.idle.others);
+                "weir: warning: the machine was busy: others kept %.2f cores, and %.2f were not to "
+                "be had; do not compare these figures\n",
+                r.idle.others, r.idle.stolen);
     if (a->json)
         s = io_print_json(step_json(&r), err);
     else

@@ -152,6 +152,9 @@ static void the_command_prints_the_documented_keys(void **state) {
     assert_true(i > 8);
     json_decref(o);
     fails(2, "bench step --model @models/tiny-k3 --isa sse9", "'sse9' is not on this machine");
+    fails(2, "bench step --model @models/tiny-k3 --rounds 0 --max-tokens 0", "nothing to time");
+    fails(2, "bench step --model @models/tiny-k3 --isa exact --dense-dtype int8",
+          "--dense-dtype: the exact column takes weights as stored");
     fails(1, "bench step --model @models/none", "models/none");
     fails(2, "bench step", "--model");
 }

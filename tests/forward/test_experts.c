@@ -38,7 +38,8 @@ static void open_dir(struct rig *g, const char *dir, const struct runner_options
     s.column = o->column;
     if (model_open(dir, &g->m, &err) ||
         weights_open_reading(dir, &g->m, setup ? &s : NULL, &g->w, &err) ||
-        weights_pack(g->w, o->column, s.dense, 0, 1, &err) || runner_open(&g->m, g->w, o, &g->r, &err))
+        weights_pack(g->w, o->column, s.dense, 0, 1, &err) ||
+        runner_open(&g->m, g->w, o, &g->r, &err))
         fail_msg("%s: %s", err.where, err.message);
 }
 

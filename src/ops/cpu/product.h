@@ -24,7 +24,7 @@ enum {
 
 /* From so many rows on tiles are faster than dot products, and the rows of a weight whose sums wait
  * together. */
-enum { AMX_LEAST_ROWS = 8, AMX_GROUP_ROWS = 256, AMX_DECODED_BYTES = 512 * 64 };
+enum { AMX_LEAST_ROWS = 4, AMX_GROUP_ROWS = 256, AMX_DECODED_BYTES = 512 * 64 };
 
 /* The forms of activations. Rows are row_bytes apart, padded with zeros to pack_cols and to 64
  * bytes. */
