@@ -37,10 +37,15 @@ const struct option_spec bench_trace_options[] = {
     CHOICE("format", "F", format, "weka|mooncake|azure|single_turn|multi_turn|sharegpt", "weka",
            "What the trace is."),
     COUNT("block-size", block_size, 0, "0", "Tokens of a block in mooncake traces; 0: 512."),
-    WIDE("random-input-len", random_in, 1, NULL,
-         "Independent prompts of this many random tokens instead of a trace; at most 2^25, and "
-         "2^32 of "
-         "all prompts."),
+    {.name = "random-input-len",
+     .value = "N",
+     .type = OPTION_WIDE,
+     .offset = AT(random_in),
+     .min = 1,
+     .max = 9007199254740992.0,
+     .against = "trace",
+     .help = "Independent prompts of this many random tokens instead of a trace; at most 2^25, and "
+             "2^32 of all prompts."},
     WIDE("random-output-len", random_out, 1, "128", "Tokens of their answers."),
     REAL("random-range-ratio", "R", random_range, 0, 0.999999, "0",
          "Both lengths are drawn evenly from 1 - R to 1 + R times the length."),
@@ -165,7 +170,11 @@ const struct option_spec bench_output_options[] = {
      .offset = AT(history),
      .help = "The run history to add the run to, an SQLite file; without it "
              "$XDG_DATA_HOME/weir/bench.db or ~/.local/share/weir/bench.db."},
-    FLAG("no-history", no_history, "Do not add the run to the history."),
+    {.name = "no-history",
+     .type = OPTION_FLAG,
+     .offset = AT(no_history),
+     .against = "history",
+     .help = "Do not add the run to the history."},
     FLAG("json", json, "Print one JSON object."),
 };
 

@@ -35,6 +35,7 @@ static const struct option_spec gate_options[] = {
      .value = "L",
      .type = OPTION_TEXT,
      .offset = offsetof(struct gate_args, baseline_label),
+     .against = "baseline",
      .help = "Judge against the valid runs of the history with this label and the candidate's "
              "concurrency and dataset."},
     {.name = "last",

@@ -19,6 +19,7 @@ static const struct option_spec concurrency_option[] = {
      .min = 1,
      .max = 1048576,
      .fallback = "1",
+     .against = "request-rate",
      .help = "Lanes: session trees that are alive at once. Not of the open loop."},
 };
 

@@ -27,6 +27,7 @@ static const struct option_spec sweep_options[] = {
      .type = OPTION_TEXT,
      .offset = AT(concurrency),
      .fallback = "1,2,4,8,16",
+     .against = "request-rate",
      .help = "Points to measure, in this order: numbers of lanes with commas between."},
     {.name = "reset-cache",
      .type = OPTION_FLAG,
@@ -151,7 +152,8 @@ static int run_sweep(void *record, weir_error *err) {
     if (s)
         return command_exit_status(err);
     if (job.open_loop)
-        s = weir_fail(err, WEIR_BAD_VALUE, "--arrivals",
+        s = weir_fail(err, WEIR_BAD_VALUE,
+                      bench_given(&a->bench, "request-rate") ? "--request-rate" : "--arrivals",
                       "a sweep is over lanes; the open loop has none: use `bench replay`");
     if (!s)
         s = run_dir_refuse(a->bench.out, err);

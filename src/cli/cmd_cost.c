@@ -43,6 +43,8 @@ static const struct option_spec rate_options[] = {
      .value = "DIR",
      .type = OPTION_TEXT,
      .offset = offsetof(struct cost_args, run),
+     .against = "tokens-per-second-per-gpu output-tokens-per-second-per-gpu "
+                "input-tokens-per-second-per-gpu",
      .help = "Take the rates from the directory of a run (weir bench replay --out DIR)."},
 };
 static const struct option_spec price_options[] = {
@@ -52,6 +54,7 @@ static const struct option_spec price_options[] = {
      .offset = offsetof(struct cost_args, price),
      .min = 1e-6,
      .max = 1e6,
+     .against = "prices machine",
      .help = "Price of one GPU for an hour."},
     {.name = "kilowatts",
      .value = "KW",
@@ -59,6 +62,7 @@ static const struct option_spec price_options[] = {
      .offset = offsetof(struct cost_args, kilowatts),
      .min = 1e-6,
      .max = 1e4,
+     .against = "prices machine",
      .help = "With --price: all-in power of one GPU, for tokens per megawatt and joules."},
     {.name = "machine",
      .value = "NAME",

@@ -109,6 +109,7 @@ static const struct option_spec money_options[] = {
      .offset = offsetof(struct frontier_args, price),
      .min = 1e-6,
      .max = 1e6,
+     .against = "prices",
      .help = "One price of a GPU-hour for all points."},
     {.name = "kilowatts",
      .value = "KW",
@@ -116,6 +117,7 @@ static const struct option_spec money_options[] = {
      .offset = offsetof(struct frontier_args, kilowatts),
      .min = 1e-6,
      .max = 1e4,
+     .against = "prices",
      .help = "With --price: all-in power of one GPU."},
 };
 static const struct option_spec out_options[] = {

@@ -34,6 +34,7 @@ static const struct option_spec report_options[] = {
      .offset = offsetof(struct report_args, price),
      .min = 0,
      .max = 1e6,
+     .against = "prices",
      .help = "Dollars per GPU and hour for all runs, in place of a table."},
 };
 

@@ -16,6 +16,7 @@ const struct option_spec history_option[HISTORY_OPTIONS] = {
     {.name = "no-history",
      .type = OPTION_FLAG,
      .offset = offsetof(struct history_args, no_history),
+     .against = "history",
      .help = "Leave the run history alone."},
 };
 

@@ -50,8 +50,10 @@ static int run_command(const struct command *c, int argc, char **argv) {
         status = 0;
     } else {
         status = c->run(record, &err);
-        if (err.code)
+        if (err.code) {
             name_option(&c->options, &err);
+            options_name_variable(&c->options, argc, argv, look_up, &err);
+        }
         if (err.code)
             status = fail(&err, status);
     }

@@ -250,6 +250,9 @@ void options_free(const struct option_table *t, void *record) {
     }
 }
 
+/* Where a value came from, the weakest first. */
+enum source { FROM_NONE, FROM_CONFIG, FROM_ENV, FROM_LINE };
+
 /* One argument of the command line: which option, and its value. index SIZE_MAX: positional. */
 struct argument {
     size_t index;
@@ -375,7 +378,7 @@ static weir_status apply_defaults(const struct option_table *t, void *record, we
 }
 
 static weir_status apply_config(const struct option_table *t, const char *path, void *record,
-                                bool *given, weir_error *err) {
+                                enum source *given, weir_error *err) {
     struct config_values values;
     weir_status status = config_read(t, path, &values, err);
     if (status)
@@ -387,14 +390,14 @@ static weir_status apply_config(const struct option_table *t, const char *path, 
         snprintf(where, sizeof where, "%s: %s", path, s->name);
         for (size_t k = 0; !status && k < values.count[i]; k++)
             status = option_set(s, target_of(g, s, record), values.value[i][k], where, err);
-        given[i] |= values.count[i] > 0;
+        given[i] = values.count[i] > 0 ? FROM_CONFIG : FROM_NONE;
     }
     config_free(&values);
     return status;
 }
 
 static weir_status apply_env(const struct option_table *t, const char *(*env)(const char *name),
-                             void *record, bool *given, weir_error *err) {
+                             void *record, enum source *given, weir_error *err) {
     const struct option_group *g;
     const struct option_spec *s;
     for (size_t i = 0; (s = options_at(t, i, &g)); i++) {
@@ -408,13 +411,13 @@ static weir_status apply_env(const struct option_table *t, const char *(*env)(co
         weir_status status = option_set(s, target, value, name, err);
         if (status)
             return status;
-        given[i] = true;
+        given[i] = FROM_ENV;
     }
     return WEIR_OK;
 }
 
 static weir_status apply_arguments(const struct option_table *t, const struct argument *arg,
-                                   size_t n, void *record, bool *given, weir_error *err) {
+                                   size_t n, void *record, enum source *given, weir_error *err) {
     void *place = (char *)record + t->positional_offset;
     char **positional = t->positional && !t->positional_many ? place : NULL;
     struct option_list *many = t->positional && t->positional_many ? place : NULL;
@@ -456,14 +459,14 @@ static weir_status apply_arguments(const struct option_table *t, const struct ar
         weir_status status = option_set(s, target, arg[k].value, where, err);
         if (status)
             return status;
-        given[arg[k].index] = true;
+        given[arg[k].index] = FROM_LINE;
     }
     if (t->positional_required && ((positional && !*positional) || (many && !many->n)))
         return weir_fail(err, WEIR_BAD_VALUE, t->positional, "is missing; --help shows the usage");
     return WEIR_OK;
 }
 
-static weir_status check_required(const struct option_table *t, const bool *given,
+static weir_status check_required(const struct option_table *t, const enum source *given,
                                   weir_error *err) {
     const struct option_spec *s;
     for (size_t i = 0; (s = options_at(t, i, NULL)); i++)
@@ -476,10 +479,103 @@ static weir_status check_required(const struct option_table *t, const bool *give
     return WEIR_OK;
 }
 
-static void tell_given(const struct option_table *t, const bool *given, void *record) {
+static void tell_given(const struct option_table *t, const enum source *given, void *record) {
     for (size_t g = 0; g < t->n; given += t->group[g++].n)
-        if (t->group[g].given)
-            memcpy((char *)record + t->group[g].given, given, t->group[g].n * sizeof *given);
+        for (size_t i = 0; t->group[g].given && i < t->group[g].n; i++)
+            ((bool *)((char *)record + t->group[g].given))[i] = given[i] != FROM_NONE;
+}
+
+/* As if it had not been given. */
+static weir_status take_back(const struct option_spec *s, void *target, weir_error *err) {
+    clear_list(s, target);
+    switch (s->type) {
+    case OPTION_FLAG: *(bool *)target = false; break;
+    case OPTION_TEXT:
+        free(*(char **)target);
+        *(char **)target = NULL;
+        break;
+    case OPTION_CHOICE: *(int *)target = 0; break;
+    case OPTION_COUNT: *(uint32_t *)target = 0; break;
+    case OPTION_INT: *(int64_t *)target = 0; break;
+    case OPTION_WIDE:
+    case OPTION_BYTES: *(uint64_t *)target = 0; break;
+    case OPTION_REAL: *(double *)target = 0; break;
+    case OPTION_LIST: break;
+    }
+    return s->fallback ? option_set(s, target, s->fallback, s->name, err) : WEIR_OK;
+}
+
+/* A flag that was set to false asks for nothing. */
+static bool stands(const struct option_table *t, size_t i, const enum source *given, void *record) {
+    const struct option_group *g;
+    const struct option_spec *s = options_at(t, i, &g);
+    return given[i] != FROM_NONE &&
+           (s->type != OPTION_FLAG || *(const bool *)target_of(g, s, record));
+}
+
+/* Of one that was not typed. */
+static void source_name(const struct option_spec *s, enum source from, char out[96]) {
+    if (from == FROM_ENV)
+        option_env_name(s, out, 96);
+    else
+        snprintf(out, 96, "%s in the file of --config", s->name);
+}
+
+/* Of the options i and k, that cannot stand beside each other. Where both were typed, the command
+ * says so in its own words. */
+static weir_status settle_pair(const struct option_table *t, size_t i, size_t k, enum source *given,
+                               void *record, weir_error *err) {
+    const struct option_group *g;
+    if (!stands(t, i, given, record) || !stands(t, k, given, record))
+        return WEIR_OK;
+    if (given[i] == given[k]) {
+        char one[96], other[96];
+        if (given[i] == FROM_LINE)
+            return WEIR_OK;
+        source_name(options_at(t, i, NULL), given[i], one);
+        source_name(options_at(t, k, NULL), given[k], other);
+        return weir_fail(err, WEIR_BAD_VALUE, one, "cannot stand beside %s; give one of the two",
+                         other);
+    }
+    size_t weak = given[i] < given[k] ? i : k;
+    const struct option_spec *s = options_at(t, weak, &g);
+    given[weak] = FROM_NONE;
+    return take_back(s, target_of(g, s, record), err);
+}
+
+/* What is typed first, then the environment: what gives way to the one must not drive out, or be
+ * refused beside, what is left for the other. */
+static weir_status settle(const struct option_table *t, enum source *given, void *record,
+                          weir_error *err) {
+    const struct option_spec *s;
+    for (int strong = FROM_LINE; strong > FROM_NONE; strong--)
+        for (size_t i = 0; (s = options_at(t, i, NULL)); i++)
+            for (const char *p = s->against; p && *p; p += strspn(p, " ")) {
+                size_t n = strcspn(p, " "), k = find_option(t, p, n);
+                WEIR_ASSERT(k != SIZE_MAX && k != i);
+                bool now = (int)given[i] == strong || (int)given[k] == strong;
+                weir_status status = now ? settle_pair(t, i, k, given, record, err) : WEIR_OK;
+                if (status)
+                    return status;
+                p += n;
+            }
+    return WEIR_OK;
+}
+
+void options_name_variable(const struct option_table *t, int argc, char *const *argv,
+                           const char *(*env)(const char *name), weir_error *err) {
+    size_t n = strlen(err->where);
+    size_t index = strncmp(err->where, "--", 2) ? SIZE_MAX : find_option(t, err->where + 2, n - 2);
+    char name[96];
+    for (int i = 0; i < argc && strcmp(argv[i], "--") && index != SIZE_MAX; i++)
+        if (!strncmp(argv[i], "--", 2) &&
+            find_option(t, argv[i] + 2, strcspn(argv[i] + 2, "=")) == index)
+            index = SIZE_MAX;
+    if (index == SIZE_MAX)
+        return;
+    option_env_name(options_at(t, index, NULL), name, sizeof name);
+    if (env(name))
+        snprintf(err->where, sizeof err->where, "%s", name);
 }
 
 weir_status options_parse(const struct option_table *t, int argc, char *const *argv,
@@ -488,7 +584,7 @@ weir_status options_parse(const struct option_table *t, int argc, char *const *a
     size_t n_options = 0, n = 0;
     while (options_at(t, n_options, NULL))
         n_options++;
-    bool *given = calloc(n_options + 1, sizeof *given);
+    enum source *given = calloc(n_options + 1, sizeof *given);
     struct argument *arg = calloc((size_t)argc + 1, sizeof *arg);
     const char *config = NULL;
     weir_status status =
@@ -506,6 +602,8 @@ weir_status options_parse(const struct option_table *t, int argc, char *const *a
             status = apply_env(t, env, record, given, err);
         if (!status)
             status = apply_arguments(t, arg, n, record, given, err);
+        if (!status)
+            status = settle(t, given, record, err);
         if (!status)
             status = check_required(t, given, err);
         tell_given(t, given, record);

@@ -42,6 +42,10 @@ struct option_spec {
     /* A known option of which this build offers only the values named here ("1", "cpu"; "" for
      * none): any other is refused by this sentence instead of as a bad value. */
     const char *offered, *refusal;
+    /* Names, with spaces between, of options that cannot stand beside this one. Of two such from
+     * different sources that of the stronger one counts; two that both come from the environment
+     * or both from the file are refused, and two that were typed are left to the command. */
+    const char *against;
     const char *help; /* one or two sentences */
 };
 
@@ -69,6 +73,10 @@ struct option_table {
 weir_status options_parse(const struct option_table *t, int argc, char *const *argv,
                           const char *(*env)(const char *name), void *record, bool *help,
                           weir_error *err);
+/* Puts a variable's name into err->where in place of "--NAME", where that option was not typed but
+ * read from the environment: a line may not blame what nobody typed. */
+void options_name_variable(const struct option_table *t, int argc, char *const *argv,
+                           const char *(*env)(const char *name), weir_error *err);
 /* Frees texts and lists. */
 void options_free(const struct option_table *t, void *record);
 

@@ -163,6 +163,37 @@ static void gains_at_the_same_concurrency_are_those_of_the_article(void **state)
     json_decref(o);
 }
 
+/* One variable of the environment is set while `line` runs. */
+static void with_variable(const char *name, const char *value, int status, const char *line,
+                          const char *part) {
+    assert_int_equal(setenv(name, value, 1), 0);
+    if (status)
+        fails(status, line, part);
+    else
+        says(line, part);
+    assert_int_equal(unsetenv(name), 0);
+}
+
+static void what_was_typed_wins_over_its_opposite_in_the_environment(void **state) {
+    static const char text[] = "hw,framework,conc,tput_per_gpu,p90_intvty\nb300,vllm,16,7567,50\n";
+    static const char rate[] = "cost --tokens-per-second-per-gpu 100";
+    char own[128], table[128];
+    write_scratch("one.csv", text, strlen(text));
+    snprintf(own, sizeof own, "%s --price 2", rate);
+    snprintf(table, sizeof table, "%s --machine b300 --prices wafer-2026", rate);
+    with_variable("WEIR_PRICES", "nope", 0, own, "at $2 per GPU-hour");
+    with_variable("WEIR_MACHINE", "b300", 0, own, "at $2 per GPU-hour");
+    with_variable("WEIR_PRICE", "3", 0, table, "Prices: wafer-2026");
+    with_variable("WEIR_KILOWATTS", "3", 0, table, "Prices: wafer-2026");
+    with_variable("WEIR_PRICE", "3", 0, "frontier %one.csv --prices wafer-2026", "wafer-2026");
+    with_variable("WEIR_PRICES", "nope", 0, "frontier %one.csv --price 2", "50");
+    with_variable("WEIR_PRICE", "3", 1, "report %nowhere --out %r.html --prices wafer-2026",
+                  "nowhere");
+    /* What stands without an opposite is named by where it stands. */
+    with_variable("WEIR_PRICES", "nope", 2, rate, "WEIR_PRICES: ");
+    with_variable("WEIR_KILOWATTS", "2", 2, rate, "WEIR_KILOWATTS: ");
+}
+
 static void frontier_prices_points_by_one_table(void **state) {
     static const char text[] = "hw,framework,conc,tput_per_gpu,p90_intvty\n"
                                "mi355x,vllm,16,7567,50\nb300,vllm,16,6083,50\n"
@@ -209,6 +240,7 @@ int main(void) {
         cmocka_unit_test(frontier_does_not_extrapolate_unless_asked),
         cmocka_unit_test(the_spline_gives_other_figures_than_the_article),
         cmocka_unit_test(gains_at_the_same_concurrency_are_those_of_the_article),
+        cmocka_unit_test(what_was_typed_wins_over_its_opposite_in_the_environment),
         cmocka_unit_test(frontier_prices_points_by_one_table),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);

@@ -14,6 +14,8 @@ struct record {
     int64_t whole;
     double real;
     struct option_list list;
+    uint32_t lone;
+    bool none;
     char *positional;
 };
 #define AT(f) offsetof(struct record, f)
@@ -64,6 +66,18 @@ static const struct option_spec rows[] = {
      .max = 1,
      .help = "h"},
     {.name = "list", .value = "L", .type = OPTION_LIST, .offset = AT(list), .help = "h"},
+    {.name = "lone",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = AT(lone),
+     .max = 9,
+     .against = "count real text-option list",
+     .help = "h"},
+    {.name = "none",
+     .type = OPTION_FLAG,
+     .offset = AT(none),
+     .against = "text-option",
+     .help = "h"},
 };
 static const struct option_group groups[] = {{"All", rows, sizeof rows / sizeof rows[0], 0}};
 static const struct option_table table = {groups, 1, "DIR", AT(positional), false};
@@ -260,6 +274,77 @@ static void a_config_file_is_refused_with_key_and_line(void **state) {
     assert_string_equal(err.where, "/nonexistent/x.yaml");
 }
 
+static const char *lone_and_real_env(const char *name) {
+    return !strcmp(name, "WEIR_LONE") ? "3" : !strcmp(name, "WEIR_REAL") ? "0.5" : NULL;
+}
+
+static const char *lone_env(const char *name) {
+    return strcmp(name, "WEIR_LONE") ? NULL : "3";
+}
+
+static const char *none_env(const char *name) {
+    return strcmp(name, "WEIR_NONE") ? NULL : "true";
+}
+
+static void of_two_that_exclude_each_other_the_stronger_source_counts(void **state) {
+    assert_int_equal(parse_with("--lone 2", some_env), WEIR_OK);
+    assert_int_equal(record.lone, 2);
+    assert_int_equal(record.count, 7); /* its default again */
+    assert_null(record.text);
+    assert_int_equal(record.list.n, 0);
+    /* What gives way is no half of another pair. */
+    assert_int_equal(parse_with("--text-option typed", lone_and_real_env), WEIR_OK);
+    assert_int_equal(record.lone, 0);
+    assert_string_equal(record.text, "typed");
+    assert_true(record.real == 0.5);
+    assert_int_equal(parse_with("--text-option typed", none_env), WEIR_OK);
+    assert_false(record.none);
+    assert_int_equal(parse_with("--none=false", some_env), WEIR_OK); /* asks for nothing */
+    assert_string_equal(record.text, "from env");
+
+    const char *path = write_config("lone: 4\nwhole: 2\n");
+    char line[128];
+    snprintf(line, sizeof line, "--config %s --real 0.25", path);
+    assert_int_equal(parse(line), WEIR_OK);
+    assert_int_equal(record.lone, 0);
+    assert_int_equal(record.whole, 2);
+    unlink(path);
+
+    path = write_config("real: 0.25\n"); /* typed > environment > file: the middle one gives way
+                                            alone */
+    snprintf(line, sizeof line, "--config %s --text-option typed", path);
+    assert_int_equal(parse_with(line, lone_env), WEIR_OK);
+    assert_int_equal(record.lone, 0);
+    assert_true(record.real == 0.25);
+    unlink(path);
+}
+
+static void two_of_one_source_are_refused_by_their_names(void **state) {
+    assert_int_equal(parse_with("--whole 1", lone_and_real_env), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "WEIR_LONE");
+    assert_non_null(strstr(err.message, "cannot stand beside WEIR_REAL"));
+    const char *path = write_config("lone: 4\nreal: 1\n");
+    char line[128];
+    snprintf(line, sizeof line, "--config %s", path);
+    assert_int_equal(parse(line), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "lone in the file of --config");
+    unlink(path);
+    assert_int_equal(parse("--lone 1 --real 1"), WEIR_OK); /* the command has words of its own */
+}
+
+static void a_line_names_the_variable_that_a_value_came_from(void **state) {
+    char text[] = "--text-option=x", end[] = "--", lone[] = "--lone";
+    char *const typed[] = {text, end, lone};
+    weir_error e = {.code = WEIR_BAD_VALUE, .where = "--lone"};
+    options_name_variable(&table, 3, typed, no_env, &e);
+    assert_string_equal(e.where, "--lone");
+    options_name_variable(&table, 3, typed, lone_and_real_env, &e);
+    assert_string_equal(e.where, "WEIR_LONE");
+    snprintf(e.where, sizeof e.where, "--text-option");
+    options_name_variable(&table, 3, typed, some_env, &e);
+    assert_string_equal(e.where, "--text-option");
+}
+
 static void an_empty_config_file_changes_nothing(void **state) {
     const char *path = write_config("# nothing\n");
     char line[128];
@@ -279,6 +364,9 @@ int main(void) {
         cmocka_unit_test(known_options_of_other_builds_are_refused_by_a_sentence),
         cmocka_unit_test(the_line_wins_over_the_environment_and_that_over_the_file),
         cmocka_unit_test(a_config_file_is_refused_with_key_and_line),
+        cmocka_unit_test(of_two_that_exclude_each_other_the_stronger_source_counts),
+        cmocka_unit_test(two_of_one_source_are_refused_by_their_names),
+        cmocka_unit_test(a_line_names_the_variable_that_a_value_came_from),
         cmocka_unit_test(an_empty_config_file_changes_nothing),
     };
     int failed = cmocka_run_group_tests_name("options", tests, NULL, NULL);
