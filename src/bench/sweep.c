@@ -181,7 +181,7 @@ static void put_cell(FILE *f, const json_t *v) {
     }
 }
 
-static bool put_rows(FILE *f, const json_t *points) {
+static bool put_rows(FILE *f, const json_t *points, const json_t *left_out) {
     const json_t *first = json_object_get(json_array_get(points, 0), "row");
     const char *key;
     json_t *v, *point;
@@ -200,7 +200,7 @@ static bool put_rows(FILE *f, const json_t *points) {
     return true;
 }
 
-static bool put_json(FILE *f, const json_t *points) {
+static bool put_json(FILE *f, const json_t *points, const json_t *left_out) {
     json_t *rows = json_array(), *list = json_array(), *point;
     size_t i;
     json_array_foreach(points, i, point) {
@@ -209,7 +209,7 @@ static bool put_json(FILE *f, const json_t *points) {
         json_object_del(copy, "row");
         json_array_append_new(list, copy);
     }
-    json_t *all = json_pack("{s:o, s:o}", "rows", rows, "points", list);
+    json_t *all = json_pack("{s:o, s:o, s:O}", "rows", rows, "points", list, "left_out", left_out);
     bool good = all && !json_dumpf(all, f, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     fputc('\n', f);
     json_decref(all);
@@ -217,15 +217,16 @@ static bool put_json(FILE *f, const json_t *points) {
 }
 
 /* Beside the final name and then renamed, so that nobody reads half of it. */
-static weir_status save(const char *dir, const char *name, bool (*put)(FILE *, const json_t *),
-                        const json_t *points, weir_error *err) {
+static weir_status save(const char *dir, const char *name,
+                        bool (*put)(FILE *, const json_t *, const json_t *), const json_t *points,
+                        const json_t *left_out, weir_error *err) {
     char *path = file_join(dir, name), *beside = NULL;
     if (!path || asprintf(&beside, "%s.part", path) < 0) {
         free(path);
         return no_memory(dir, err);
     }
     FILE *f = fopen(beside, "we");
-    bool good = f && put(f, points) && !ferror(f);
+    bool good = f && put(f, points, left_out) && !ferror(f);
     good = f && !fclose(f) && good && !rename(beside, path);
     weir_status s =
         good ? WEIR_OK
@@ -237,7 +238,8 @@ static weir_status save(const char *dir, const char *name, bool (*put)(FILE *, c
     return s;
 }
 
-weir_status sweep_write(const char *dir, const json_t *points, weir_error *err) {
-    weir_status s = save(dir, "sweep.json", put_json, points, err);
-    return s ? s : save(dir, "sweep.csv", put_rows, points, err);
+weir_status sweep_write(const char *dir, const json_t *points, const json_t *left_out,
+                        weir_error *err) {
+    weir_status s = save(dir, "sweep.json", put_json, points, left_out, err);
+    return s ? s : save(dir, "sweep.csv", put_rows, points, left_out, err);
 }

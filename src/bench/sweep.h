@@ -29,8 +29,10 @@ const struct sweep_point *sweep_at(const struct sweep *s, uint32_t concurrency);
 /* One point of the summary: {"dir", "concurrency", "state", "invalid", "row"}; `name` is the run's
  * directory in that of the sweep. NULL without memory. */
 json_t *sweep_point_json(const struct run *r, const struct run_summary *s, const char *name);
-/* DIR/sweep.json: {"rows": flat rows, each with "dataset", "state" and "dir", "points": the list},
- * DIR/sweep.csv: the rows. Both replace older ones in one step. WEIR_BAD_FILE. */
-weir_status sweep_write(const char *dir, const json_t *points, weir_error *err);
+/* DIR/sweep.json: {"rows": flat rows, each with "dataset", "state" and "dir", "points": the list,
+ * "left_out": {"concurrency", "reason"} of those that were not measured}, DIR/sweep.csv: the rows.
+ * Both replace older ones in one step. WEIR_BAD_FILE. */
+weir_status sweep_write(const char *dir, const json_t *points, const json_t *left_out,
+                        weir_error *err);
 
 #endif

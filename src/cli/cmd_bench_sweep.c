@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_POINTS = 256 };
+enum { MOST_POINTS = 256, ANSWER_SECONDS = 10, RETRY_US = 100000 };
 
 struct sweep_args {
     struct bench_args bench;
@@ -92,6 +92,30 @@ static weir_status reset_cache(const struct sweep_args *a, weir_error *err) {
     return s;
 }
 
+/* A server that is being started anew is down for a moment: asks it until it answers, whatever it
+ * says, for --connect-timeout at most. What it does not answer then the point itself finds out. */
+static void await_server(const struct sweep_args *a) {
+    const double limit = a->bench.connect_timeout;
+    const int64_t begun = client_now();
+    for (bool up = false; !up && (!(limit > 0) || (double)(client_now() - begun) < limit * 1e9);) {
+        struct client_options o = {.url = a->bench.url,
+                                   .api_key = a->bench.api_key,
+                                   .ca_file = a->bench.ca,
+                                   .connect_seconds = limit,
+                                   .streams = 1};
+        struct client *c;
+        struct client_text t = {0};
+        if (client_open(&o, &c, NULL))
+            return;
+        client_fetch(c, "/v1/models", NULL, ANSWER_SECONDS, &t);
+        up = t.ok;
+        free(t.text);
+        client_close(c);
+        if (!up)
+            usleep(RETRY_US);
+    }
+}
+
 static void print_head(void) {
     printf("%11s %12s %12s %12s %12s %12s %12s %7s %6s\n", "concurrency", "total/GPU", "output/GPU",
            "TTFT p50", "TTFT p90", "intvty p50", "intvty p90", "failed", "valid");
@@ -108,9 +132,30 @@ static void print_point(const struct run *run, const struct run_summary *s) {
     fflush(stdout);
 }
 
-/* One point; *bad: its figures do not stand. */
+/* What a sweep has found so far. */
+struct found {
+    json_t *points;    /* for --json, or NULL */
+    json_t *summaries; /* of the points that were measured */
+    json_t *left_out;  /* {"concurrency", "reason"} of those that were not */
+    bool bad;          /* some figures do not stand, or are missing */
+};
+
+static weir_status leave_out(const struct sweep_args *a, uint32_t lanes, const weir_error *why,
+                             struct found *f, weir_error *err) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s: %s", why->where, why->message);
+    fprintf(stderr, "weir: bench sweep: concurrency %u: left out: %s\n", lanes, reason);
+    f->bad = true;
+    if (json_array_append_new(f->left_out, json_pack("{s:I, s:s}", "concurrency", (json_int_t)lanes,
+                                                     "reason", reason)))
+        return weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
+    if (!f->points)
+        printf("%11u left out\n", lanes);
+    return sweep_write(a->bench.out, f->summaries, f->left_out, err);
+}
+
 static weir_status run_point(const struct sweep_args *a, struct bench_job *job, uint32_t lanes,
-                             json_t *points, json_t *summaries, bool *bad, weir_error *err) {
+                             struct found *f, weir_error *err) {
     char *dir = NULL, name[16];
     snprintf(name, sizeof name, "c%u", lanes);
     if (asprintf(&dir, "%s/%s", a->bench.out, name) < 0)
@@ -118,23 +163,36 @@ static weir_status run_point(const struct sweep_args *a, struct bench_job *job, 
     struct run run = {0};
     struct run_summary *summary = malloc(sizeof *summary);
     weir_status s = summary ? WEIR_OK : weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
+    /* That no server answers the first point is a matter of --url; later on it was there. */
+    const bool later = json_array_size(f->summaries) > 0;
+    weir_error fault = {0};
+    if (!s && later)
+        await_server(a);
     if (!s && a->reset_cache)
-        s = reset_cache(a, err);
+        s = reset_cache(a, &fault);
     if (!s)
-        s = bench_job_run(job, lanes, dir, &run, summary, err);
+        s = bench_job_run(job, lanes, dir, &run, summary, &fault);
+    if (s && fault.code) {
+        run_free(&run);
+        free(summary);
+        free(dir);
+        if (s == WEIR_CLOSED && later)
+            return leave_out(a, lanes, &fault, f, err);
+        return weir_fail(err, s, fault.where, "%s", fault.message);
+    }
     /* Anew behind each point: what was measured is there whatever becomes of the next one. */
-    if (!s && json_array_append_new(summaries, sweep_point_json(&run, summary, name)))
+    if (!s && json_array_append_new(f->summaries, sweep_point_json(&run, summary, name)))
         s = weir_fail(err, WEIR_NO_MEMORY, "sweep", "no memory");
     if (!s)
-        s = sweep_write(a->bench.out, summaries, err);
-    if (!s && points)
-        json_array_append_new(points, bench_json(&run, summary, dir));
+        s = sweep_write(a->bench.out, f->summaries, f->left_out, err);
+    if (!s && f->points)
+        json_array_append_new(f->points, bench_json(&run, summary, dir));
     else if (!s)
         print_point(&run, summary);
     char why[1024];
     if (!s && !bench_stands(&run, summary, why, sizeof why)) {
         fprintf(stderr, "weir: bench sweep: concurrency %u: %s\n", lanes, why);
-        *bad = true;
+        f->bad = true;
     }
     run_free(&run);
     free(summary);
@@ -159,22 +217,24 @@ static int run_sweep(void *record, weir_error *err) {
         s = run_dir_refuse(a->bench.out, err);
     if (!s)
         s = run_prepare(a->bench.out, err);
-    json_t *points = a->bench.json ? json_array() : NULL, *summaries = json_array();
-    bool bad = false;
+    struct found f = {.points = a->bench.json ? json_array() : NULL,
+                      .summaries = json_array(),
+                      .left_out = json_array()};
     if (!s && isatty(STDERR_FILENO) && !job.is_random && !a->bench.once)
         fprintf(stderr, "%u %s of %g s each: at least %.0f minutes\n", n,
                 plural(n, "point", "points"), a->bench.duration, ceil(n * a->bench.duration / 60));
-    if (!s && !points)
+    if (!s && !f.points)
         print_head();
     for (uint32_t i = 0; !s && i < n && !bench_interrupted(); i++)
-        s = run_point(a, &job, point[i], points, summaries, &bad, err);
-    if (!points && json_array_size(summaries))
+        s = run_point(a, &job, point[i], &f, err);
+    if (!f.points && json_array_size(f.summaries))
         printf("Files: %s/sweep.json, sweep.csv and for each point cN\n", a->bench.out);
-    if (!s && points)
-        s = io_print_json(json_pack("{s:O}", "points", points), err);
-    json_decref(points);
-    json_decref(summaries);
-    bad = bad || job.unrecorded;
+    if (!s && f.points)
+        s = io_print_json(json_pack("{s:O, s:O}", "points", f.points, "left_out", f.left_out), err);
+    json_decref(f.points);
+    json_decref(f.summaries);
+    json_decref(f.left_out);
+    bool bad = f.bad || job.unrecorded;
     bench_job_close(&job);
     return s ? command_exit_status(err) : bad;
 }
@@ -200,8 +260,11 @@ static const struct command_section sweep_sections[] = {
      "The exit status is 1, with a line on standard error for each such point, where nothing was "
      "kept, more than 10 % of the calls failed, or a point was cancelled or aborted, or did not "
      "get "
-     "into the run history."},
-    {"JSON", "{\"points\": [...]}, each as `weir bench replay --json` prints it."},
+     "into the run history. A server that does not answer before a later point is asked again for "
+     "--connect-timeout; then the point is left out, which is such a line too, and the sweep goes "
+     "on with the next."},
+    {"JSON", "{\"points\": [...], \"left_out\": [{\"concurrency\", \"reason\"}]}, each point as "
+             "`weir bench replay --json` prints it."},
     {"EXAMPLES",
      "  weir bench sweep --trace sessions.jsonl --format weka --url "
      "http://127.0.0.1:8000 --concurrency 1,2,4,8,16 --duration 900 --reset-cache --out "

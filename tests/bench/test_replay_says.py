@@ -23,7 +23,8 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, **how):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", how.get("port", 0)), Handler)
+        self.gone = threading.Event()
         self.how = {"per_chunk": 1, "usage": True, "share": 1.0, "tail": 0, "status": 200, "finish": True, "prompt": 0,
                     "models": 200, "context": 100000, "delay": 0, "detail": "slow down", "times": 1, "odd": {},
                     "endless": None, "metrics": None, "hang": False, **how}
@@ -81,6 +82,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.posts += 1
         if how["status"] != 200 and self.server.posts > how.get("good", 0):
             return self.plain(how["status"], {"error": {"message": how["detail"]}})
+        if self.server.posts == how.get("once"):  # no new connection is taken; this one has its answer
+            self.server.shutdown()
+            self.server.server_close()
+            self.server.gone.set()
         time.sleep(how["delay"])
         want = int(body["max_tokens"] * how["share"])
         prompt = how["prompt"] or how["times"] * len(body.get("prompt") or [])
@@ -311,6 +316,50 @@ class Says(unittest.TestCase):
                     os.unlink(os.path.join(self.out, "sweep.json"))
             self.weir(s.url, "--concurrency", "1,2", command="sweep", out=self.out)  # a sweep again is welcome
             self.weir(s.url, out=os.path.join(self.out, "c1"))  # and so is a run in place of its point
+
+    def sweep(self, url, *args):
+        """A sweep of 1, 2 and 4 lanes that is left running."""
+        line = [WEIR, "bench", "sweep", "--url", url, "--out", self.out, "--no-history", "--random-input-len", "64",
+                "--random-output-len", "40", "--num-prompts", "12", "--concurrency", "1,2,4", *args]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+    def listed(self):
+        with open(os.path.join(self.out, "sweep.json")) as f:
+            table = json.load(f)
+        return [p["concurrency"] for p in table["points"]], table["left_out"]
+
+    def test_a_sweep_outlives_a_server_that_is_started_anew(self):
+        with Server(once=12) as s:  # it is gone as soon as the first point has its answers
+            run = self.sweep(s.url)
+            self.assertTrue(s.gone.wait(30))
+        time.sleep(1)
+        with Server(port=s.server_address[1]):
+            said, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 0, said + err)
+        self.assertEqual(self.listed(), ([1, 2, 4], []))
+
+    def test_points_without_a_server_are_left_out_and_named(self):
+        with Server(once=12) as s:
+            run = self.sweep(s.url, "--connect-timeout", "0.5", "--json")
+            self.assertTrue(s.gone.wait(30))
+        said, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 1, said + err)
+        points, left_out = self.listed()
+        self.assertEqual((points, [p["concurrency"] for p in left_out]), ([1], [2, 4]))
+        self.assertEqual(json.loads(said)["left_out"], left_out)
+        lines = [line for line in err.splitlines() if line.startswith("weir: ")]
+        self.assertEqual(lines, ["weir: bench sweep: concurrency %d: left out: %s" % (p["concurrency"], p["reason"]) for p in left_out])
+        for p in left_out:
+            self.assertIn("--url: the server does not answer", p["reason"])
+        page = subprocess.run([WEIR, "frontier", self.out], capture_output=True, text=True, timeout=60)
+        self.assertEqual(page.returncode, 0, page.stderr)
+        self.out += "-none"
+        run = self.sweep(s.url)  # of the first point it is a matter of --url, and said at once
+        begun = time.monotonic()
+        self.assertEqual(run.communicate(timeout=60)[1].count("weir: "), 1)
+        self.assertEqual(run.returncode, 1)
+        self.assertLess(time.monotonic() - begun, 10)
 
     def test_a_disk_that_is_full_is_found_at_once(self):
         with Server() as s:
