@@ -37,6 +37,13 @@ static void tell_trouble(const struct disk_mover *d, enum disk_direction which, 
                  no_space(error) ? DISK_GROW_PAUSES * d->pause : d->pause);
 }
 
+/* A store that found no room for more is no reason to pause: the engine keeps the shelf to the
+ * places it has, where the next one works. Two in succession that asked for no more did not work
+ * there either: going on would cost all records one after another. */
+static bool goes_on(const struct disk_trouble *t, const struct shelf_job *job) {
+    return job->no_space && (job->grows || t->failures == 1);
+}
+
 static void set_trouble(struct disk_mover *d, struct shelf_job *job, int error) {
     enum { TOLERATED = 3 }; /* one bad sector is no reason to leave the others unread */
     enum disk_direction which = direction_of(job);
@@ -47,10 +54,10 @@ static void set_trouble(struct disk_mover *d, struct shelf_job *job, int error) 
     t->failures++;
     t->failed_at = clock_seconds();
     t->owed = job->bytes > t->owed ? job->bytes : t->owed;
-    if (which == DISK_WRITE || t->failures >= TOLERATED)
-        t->until = t->failed_at + d->pause;
     job->no_space = no_space(error);
     t->space |= job->no_space;
+    if (which == DISK_WRITE ? !goes_on(t, job) : t->failures >= TOLERATED)
+        t->until = t->failed_at + d->pause;
     d->gone |= error == ESTALE && which == DISK_WRITE;
     pthread_mutex_unlock(&d->lane->lock);
     if (begins)
