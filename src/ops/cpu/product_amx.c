@@ -9,9 +9,9 @@
 #include "ops/cpu/product.h"
 
 enum {
-    TILE = 16,        /* rows of a tile */
-    STEP_COLS = 32,   /* columns of a tile of activations */
-    BLOCK_COLS = 512, /* of a weight, in the first cache: 32 rows of 1 KiB */
+    TILE = 16,                           /* rows of a tile */
+    STEP_COLS = 32,                      /* columns of a tile of activations */
+    BLOCK_COLS = AMX_DECODED_BYTES / 64, /* of a weight, in the first cache: 32 rows of 1 KiB */
     GROUP_CHUNKS = AMX_GROUP_ROWS / PANEL_LANES,
     CHUNKS = PANEL_ROWS / PANEL_LANES,
     PAIR_FLOATS = 2 * TILE, /* sums of one activation row with two chunks */

@@ -12,15 +12,6 @@ enum { TILE_N = 2, TILE_N_BF16 = 2 };
 #endif
 #include "ops/cpu/product_tile.h"
 
-/* A stream is asked for so far ahead where each byte is read once: the processor's own prefetching
- * stops at the end of a page. */
-enum { AHEAD = 4096 };
-
-ALWAYS void ask(const unsigned char *at, const int N) {
-    if (N <= 2)
-        __builtin_prefetch(at + AHEAD);
-}
-
 ALWAYS vf spread(const struct tile *t, int j, uint32_t col) {
     return vset(((const float *)(const void *)t->x[j])[col]);
 }
@@ -124,7 +115,7 @@ ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, cons
     const size_t chunk_bytes = bytes ? PANEL_LANES * 4 : PANEL_LANES * 16;
     const unsigned char *at = t->panel + t->k0 / group * group_bytes;
     for (uint32_t k = 0; k < t->k1 - t->k0; k += group, at += group_bytes) {
-        vin_memory(sum, R * VECTORS * N);
+        vin_memory(sum);
         const unsigned char *first =
             at + PANEL_ROWS * (bytes ? 4 : 1) + (size_t)t->chunk * chunk_bytes;
 #pragma GCC unroll 8
