@@ -113,7 +113,7 @@ static struct cache_node *promise_beyond(struct cache_index *x, const struct cac
 enum cache_answer cache_match(struct cache_index *x, struct cache_lease *lease, const int32_t *ids,
                               uint32_t n, uint32_t most, bool may_wait) {
     WEIR_ASSERT(lease->n_pages == 0 && lease->n_held == 0 && lease->slot < 0 && !lease->wait_node);
-    lease->resume = lease->kept = lease->matched = lease->junction = 0;
+    lease->resume = lease->kept = lease->matched = lease->unfetched = lease->junction = 0;
     lease->from = -1;
     if (!x->setup.enabled)
         return CACHE_GO;
@@ -453,7 +453,7 @@ void cache_release(struct cache_index *x, struct cache_lease *lease) {
         id_pool_give(&t->slots, lease->slot);
     lease->n_pages = lease->n_held = lease->n_published = lease->n_given = 0;
     lease->slot = lease->from = -1;
-    lease->resume = lease->kept = lease->matched = lease->junction = 0;
+    lease->resume = lease->kept = lease->matched = lease->unfetched = lease->junction = 0;
     lease->n_prompt = lease->computed = 0;
 }
 

@@ -49,8 +49,10 @@ struct cache_lease {
     uint32_t resume;  /* tokens that need no computation: a multiple of PAGE_TOKENS, < known tokens
                        */
     uint32_t kept;    /* history of tokens below is shared: a step reads it and does not write it */
-    uint32_t matched; /* tokens whose history matched, resume <= matched: the rest was computed
-                         again for want of a state */
+    uint32_t matched; /* tokens whose history is known, resume <= matched: here, and once
+                         cache_reach was asked also in the tiers */
+    uint32_t unfetched; /* 0, or tokens beyond resume up to which history and state were in the
+                           tiers, and have not come from there */
 
     /* The index's own. */
     struct cache_key root, *keys; /* [capacity], n_keys known */

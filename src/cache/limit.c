@@ -21,6 +21,8 @@ struct cache_limit cache_limit(const struct cache_index *x, const struct cache_l
     uint32_t resume = lease->resume / PAGE_TOKENS, matched = lease->matched / PAGE_TOKENS;
     if (resume == most / PAGE_TOKENS)
         return (struct cache_limit){CACHE_LIMIT_NONE, 0};
+    if (lease->unfetched)
+        return (struct cache_limit){CACHE_LIMIT_UNFETCHED, lease->unfetched};
     for (uint32_t b = matched; b > resume; b--)
         if (evicted_has(&t->gone_states, &lease->keys[b - 1]))
             return (struct cache_limit){CACHE_LIMIT_STATE_EVICTED, b * PAGE_TOKENS};

@@ -7,6 +7,7 @@
 /* What kept a request from resuming further on. */
 enum cache_limit_why {
     CACHE_LIMIT_NONE,          /* it resumes as far as it may */
+    CACHE_LIMIT_UNFETCHED,     /* the tiers have more, up to `position`, and it did not come */
     CACHE_LIMIT_NO_STATES,     /* history goes on; the policy keeps no states at all, */
     CACHE_LIMIT_STATE,         /* or none was kept there, */
     CACHE_LIMIT_STATE_EVICTED, /* or the one at `position` was, and was given up */

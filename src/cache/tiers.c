@@ -20,9 +20,6 @@
  * PATIENCE_BYTES. */
 enum { PATIENCE_SECONDS = 10, PATIENCE_BYTES = 100 << 20 };
 
-/* Where block or state comes from. */
-enum { FROM_DEVICE = TIER_KINDS, FROM_NOWHERE };
-
 enum load_stage { LOAD_PROBING, LOAD_MOVING, LOAD_DONE };
 
 struct cache_load {
@@ -115,46 +112,12 @@ static void let_go(struct cache_tiers *t, struct cache_load *l) {
     l->pinned_state = NULL;
 }
 
-static int page_source(const struct cache_tiers *t, const struct cache_key *key) {
-    const struct cache_node *n = node_find(&t->index->table, key);
-    if (n && n->page >= 0)
-        return FROM_DEVICE;
-    for (int k = 0; k < TIER_KINDS; k++)
-        if (t->tier[k] && t->tier[k]->page(t->tier[k], key) == TIER_PRESENT)
-            return k;
-    return FROM_NOWHERE;
-}
-
-static int state_source(const struct cache_tiers *t, const struct cache_key *key,
-                        uint32_t position) {
-    struct cache_node *n = node_find(&t->index->table, key);
-    if (n && n->slot >= 0 && node_state_valid(&t->index->table, n))
-        return FROM_DEVICE;
-    for (int k = 0; k < TIER_KINDS; k++)
-        if (t->tier[k] && t->tier[k]->state(t->tier[k], key, position) == TIER_PRESENT)
-            return k;
-    return FROM_NOWHERE;
-}
-
 /* Finds the largest complete pair beyond what the device has. Sets goal, from and position (the
  * state's source in *state); goal stays 0 when there is none. */
 static void find_goal(const struct cache_tiers *t, struct cache_load *l, int *state) {
-    uint32_t reach = 0;
-    for (; reach < l->last; reach++) {
-        int from = page_source(t, &l->keys[reach]);
-        if (from == FROM_NOWHERE)
-            break;
-        l->from[reach] = (uint8_t)from;
-    }
-    for (uint32_t p = reach; p > l->resume; p--) {
-        int from = state_source(t, &l->keys[p - 1], p * PAGE_TOKENS);
-        if (from != FROM_NOWHERE) {
-            l->goal = p;
-            l->position = p * PAGE_TOKENS;
-            *state = from;
-            return;
-        }
-    }
+    uint32_t history = reach_history(t, l->keys, 0, l->last, l->from);
+    l->goal = reach_state(t, l->keys, history, l->resume, state);
+    l->position = l->goal * PAGE_TOKENS;
 }
 
 /* Pins what the device has and takes targets for the rest. On failure let_go undoes it. */
@@ -392,11 +355,14 @@ void cache_load_result(const struct cache_load *l, struct cache_fetched *out) {
         .trouble = l->trouble,
         .trouble_in = l->trouble_in,
         .seconds = clock_seconds() - l->began,
+        .beyond = l->resume * PAGE_TOKENS,
     };
     if (l->stage != LOAD_DONE && l->trouble == TIER_OK) {
         out->trouble = TIER_FAILED;
         out->trouble_in = slowest(l);
     }
+    out->sure = out->trouble == TIER_OK;
+    out->best = l->position ? l->position : out->beyond;
     if (l->failed || l->stage != LOAD_DONE)
         return;
     out->position = l->position;

@@ -32,11 +32,19 @@ struct cache_fetched {
     enum tier_kind state_from;   /* TIER_KINDS: the state was on the device */
     enum tier_result trouble;    /* TIER_OK: none; else why `trouble_in` did not give what it had */
     enum tier_kind trouble_in;
-    double seconds; /* that the request waited */
+    double seconds;  /* that the request waited */
+    uint32_t beyond; /* tokens after which the device let it resume when the tiers were asked */
+    bool sure;       /* every tier could say what it has: device and tiers together */
+    uint32_t best;   /* knew of a pair after so many tokens, and of none further on */
 };
 void cache_load_result(const struct cache_load *l, struct cache_fetched *out);
 /* The request waits no longer. What is under way goes on by itself. */
 void cache_load_end(struct cache_tiers *t, struct cache_load *l);
+
+/* The lease, as cache_match left it, is about to be admitted for the first n tokens (it may resume
+ * at `most` at the furthest). Extends `matched` by the history that lies in the tiers alone, wants
+ * a state where it ends if the policy keeps junctions, and sets `unfetched`. */
+void cache_reach(const struct cache_tiers *t, struct cache_lease *lease, uint32_t n, uint32_t most);
 
 /* Takes in moves that have ended and offers fresh states; call once a round. Returns whether a load
  * has come to its end. */

@@ -1,4 +1,4 @@
-/* tiers_inside.h: what tiers.c and offer.c share. Inside of the cache room. */
+/* tiers_inside.h: what tiers.c, offer.c and reach.c share. Inside of the cache room. */
 #ifndef WEIR_CACHE_TIERS_INSIDE_H
 #define WEIR_CACHE_TIERS_INSIDE_H
 
@@ -21,6 +21,18 @@ struct cache_tiers {
     uint64_t stores_lost; /* offers that did not arrive */
     struct offer_pause pause[TIER_KINDS];
 };
+
+/* Where a block or a state is: a tier's kind, or: */
+enum { FROM_DEVICE = TIER_KINDS, FROM_NOWHERE };
+
+/* How many blocks of the prefix have their history somewhere, `last` at most, if the first b have:
+ * where each of the others is goes to from[] (NULL: nowhere). */
+uint32_t reach_history(const struct cache_tiers *t, const struct cache_key *keys, uint32_t b,
+                       uint32_t last, uint8_t *from);
+/* The furthest of these blocks, further than `beyond`, with a state at its end, which is in *from;
+ * 0: there is none. */
+uint32_t reach_state(const struct cache_tiers *t, const struct cache_key *keys, uint32_t history,
+                     uint32_t beyond, int *from);
 
 /* Offers every tier the states published since the last time. */
 void offer_fresh(struct cache_tiers *t);

@@ -54,8 +54,15 @@ static void add_why(char *out, const struct cache_index *x, const struct weir_re
     }
     switch (limit.why) {
     case CACHE_LIMIT_NONE: add_whole(out, r, most); break;
+    case CACHE_LIMIT_UNFETCHED:
+        add(out,
+            r->run.fetched.position >= limit.position
+                ? "what was fetched up to %" PRIu32 " was given up before it could run"
+                : "what the tiers have up to %" PRIu32 " was not fetched",
+            limit.position);
+        break;
     case CACHE_LIMIT_NO_STATES: add(out, "the policy keeps no states"); break;
-    case CACHE_LIMIT_STATE: add(out, "no state was kept further on"); break;
+    case CACHE_LIMIT_STATE: add(out, "no state is kept further on"); break;
     case CACHE_LIMIT_STATE_EVICTED:
         add(out, "the state at %" PRIu32 " was given up", limit.position);
         break;
@@ -79,7 +86,8 @@ void cache_line(const struct cache_index *x, const struct weir_request *r, uint3
         return;
     }
     add(out, "history to %" PRIu32, lease->matched);
-    for (int k = 0; k < TIER_KINDS && lease->matched >= f->position; k++)
+    /* Unless some of it was given up again meanwhile. */
+    for (int k = 0; k < TIER_KINDS && lease->kept >= f->position; k++)
         if (f->tokens[k])
             add(out, ", %" PRIu32 " of it from %s", f->tokens[k], place[k]);
     add(out, ", resumes at %" PRIu32, lease->resume);

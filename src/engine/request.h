@@ -55,7 +55,7 @@ struct request_run {
     uint32_t preemptions, cached;
     struct cache_load *load;      /* what it waits for while parked, NULL: a running request */
     uint32_t fetches;             /* times the tiers were asked for it */
-    struct cache_fetched fetched; /* what the last of these brought */
+    struct cache_fetched fetched; /* what these have brought */
     double scheduled, first_token, last_token;
     weir_finish finish;
     weir_status error;

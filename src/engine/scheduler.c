@@ -102,15 +102,25 @@ static void parked_remove(struct scheduler *s, struct weir_request *r) {
     r->run.load = NULL;
 }
 
-/* What went wrong the first time is remembered: it says why the second try brought less. */
+/* Adds the answer of the tiers to the one before: what that brought is on the device now and not
+ * asked for again. What went wrong the first time says why the second brought less, if it did. */
 static void take_result(struct weir_request *r) {
     const struct cache_fetched before = r->run.fetched;
-    cache_load_result(r->run.load, &r->run.fetched);
-    if (before.trouble == TIER_OK)
+    struct cache_fetched *now = &r->run.fetched;
+    cache_load_result(r->run.load, now);
+    if (now->position == 0) {
+        now->position = before.position;
+        now->state_from = before.state_from;
+        memcpy(now->tokens, before.tokens, sizeof now->tokens);
+    } else if (now->beyond >= before.position) { /* else it was given up, and came anew */
+        for (int k = 0; k < TIER_KINDS; k++)
+            now->tokens[k] += before.tokens[k];
+    }
+    if (before.trouble == TIER_OK || (now->sure && now->best >= before.best))
         return;
-    r->run.fetched.trouble = before.trouble;
-    r->run.fetched.trouble_in = before.trouble_in;
-    r->run.fetched.seconds += before.seconds;
+    now->trouble = before.trouble;
+    now->trouble_in = before.trouble_in;
+    now->seconds += before.seconds;
 }
 
 /* Those whose wait is over wait for admission again, at their old place in order. */
@@ -165,6 +175,8 @@ static void preempt_last(struct scheduler *s) {
     cache_release(s->index, &r->run.lease);
     r->run.computed = 0;
     r->run.preemptions++;
+    r->run.fetches = 0; /* the tiers may have by now what it has left itself */
+    r->run.fetched = (struct cache_fetched){0};
     s->preemptions++;
     scheduler_add(s, r);
 }
@@ -295,7 +307,7 @@ static void count_hit(struct scheduler *s, struct weir_request *r) {
     const struct cache_fetched *f = &r->run.fetched;
     s->queried_tokens += r->ask.n_prompt;
     s->cached_tokens += lease->resume;
-    s->stateless_tokens += lease->matched - lease->resume;
+    s->stateless_tokens += lease->matched - (lease->unfetched ? lease->unfetched : lease->resume);
     /* The state decides, as the rarer part: a prompt may resume from another one than was fetched.
      */
     if (f->state_from < TIER_KINDS && f->position == lease->resume)
@@ -312,6 +324,8 @@ static void admit(struct scheduler *s, struct weir_request *r) {
     heap_remove(s, 0);
     running_insert(s, r);
     r->run.computed = r->run.lease.resume;
+    if (s->tiers)
+        cache_reach(s->tiers, &r->run.lease, request_known(r), resume_limit(r));
     cache_admit(s->index, &r->run.lease, r->tokens, request_known(r));
     if (s->tiers && r->run.lease.resume)
         cache_tiers_touch(s->tiers, &r->run.lease, r->run.lease.resume);
@@ -326,8 +340,14 @@ static void admit(struct scheduler *s, struct weir_request *r) {
         log_hit(s, r);
 }
 
-/* A request asks the tiers when it first comes up, and once more in case that came to nothing. */
+/* A request asks the tiers when it first comes up, and once more unless all that they have has come
+ * and is still there. */
 enum { MOST_FETCHES = 2 };
+
+static bool may_fetch(const struct weir_request *r) {
+    const struct cache_fetched *f = &r->run.fetched;
+    return r->run.fetches < MOST_FETCHES && !(f->sure && r->run.lease.resume >= f->best);
+}
 
 /* Looks up what is cached. Returns false when the request was parked: somebody else is about to
  * bring more than is there. The tiers are asked when it can run at once, or `anyway`. */
@@ -338,7 +358,7 @@ static bool match(struct scheduler *s, struct weir_request *r, bool anyway) {
         park(s, r);
         return false;
     }
-    if (!s->tiers || r->run.fetches >= MOST_FETCHES || !(anyway || memory_allows(s, r)))
+    if (!s->tiers || !may_fetch(r) || !(anyway || memory_allows(s, r)))
         return true;
     r->run.fetches++;
     r->run.load = cache_fetch(s->tiers, lease, known, most);

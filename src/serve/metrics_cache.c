@@ -59,7 +59,7 @@ static void write_tokens(FILE *out, const struct metrics *m, const weir_stats *s
     const char *name = "weir_prompt_tokens_by_source_total";
     metrics_family(out, name, "counter",
                    "Prompt tokens at first admission, by where the state was that they resumed "
-                   "from: in the device pools, in a tier, or computed because it was nowhere.");
+                   "from: in the device pools, in a tier, or computed because none came.");
     for (int i = 0; i < WEIR_SOURCES; i++)
         if (i == WEIR_DEVICE || s->tier[i].open)
             sample(out, m, name, (double)s->sourced_tokens[i], "source",
@@ -67,8 +67,8 @@ static void write_tokens(FILE *out, const struct metrics *m, const weir_stats *s
     sample(out, m, name, (double)left(s->queried_tokens, s->cached_tokens), "source", "computed",
            NULL);
     counter(out, m, "weir_stateless_tokens_total",
-            "Of the computed prompt tokens, those whose history was cached but no state to resume "
-            "from.",
+            "Of the computed prompt tokens, those whose history is kept, on the device or in a "
+            "tier, but no state to resume from.",
             s->stateless_tokens);
     counter(out, m, "weir_prefix_waits_total",
             "Requests that waited for a running one to leave the state they share.",

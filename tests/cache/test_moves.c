@@ -1,6 +1,7 @@
-/* Between pools and tiers: a tier made for the test, which has what it is told to have and answers
- * when it is told to. */
+/* Between pools and tiers: what is fetched, what is offered, what is known of a prefix. */
 #include "tests/test.h"
+
+#include "tests/cache/fake_tier.h"
 
 #include "cache/tiers.h"
 
@@ -9,67 +10,6 @@
 #include <time.h>
 
 enum { TOKENS = 700, PAGES = 40, SLOTS = 8 };
-
-struct fake {
-    struct tier tier;
-    uint32_t pages, state; /* leading blocks it has; the position it has a state of, 0: none */
-    uint32_t hole;         /* of the blocks, one that it lacks, counted from 1 */
-    uint64_t began;
-    bool off;
-    const struct cache_key *keys;
-    struct tier_move *submitted, *ended;
-    uint32_t n_loads, n_stores;
-};
-
-static enum tier_presence fake_page(struct tier *t, const struct cache_key *key) {
-    const struct fake *f = (struct fake *)t;
-    for (uint32_t b = 0; f->keys && b < f->pages; b++)
-        if (cache_key_equal(key, &f->keys[b]) && b + 1 != f->hole)
-            return TIER_PRESENT;
-    return TIER_ABSENT;
-}
-
-static enum tier_presence fake_state(struct tier *t, const struct cache_key *key,
-                                     uint32_t position) {
-    const struct fake *f = (struct fake *)t;
-    return f->keys && f->state && position == f->state &&
-                   cache_key_equal(key, &f->keys[f->state / 64 - 1])
-               ? TIER_PRESENT
-               : TIER_ABSENT;
-}
-
-static void fake_submit(struct tier *t, struct tier_move *m) {
-    struct fake *f = (struct fake *)t;
-    f->n_loads += m->task == TIER_LOAD;
-    f->n_stores += m->task == TIER_STORE;
-    m->next = f->submitted;
-    f->submitted = m;
-}
-
-static struct tier_move *fake_collect(struct tier *t) {
-    struct fake *f = (struct fake *)t;
-    struct tier_move *m = f->ended;
-    f->ended = NULL;
-    return m;
-}
-
-static void fake_touch(struct tier *t, const struct cache_key *keys, uint32_t n, bool state) {}
-static void fake_usage(const struct tier *t, struct tier_usage *out) {
-    const struct fake *f = (const struct fake *)t;
-    *out = (struct tier_usage){.up = !f->off, .began = f->began};
-}
-static uint64_t fake_reset(struct tier *t, uint64_t *left) {
-    *left = 0;
-    return 0;
-}
-static void fake_close(struct tier *t) {}
-
-static void end_all(struct fake *f, enum tier_result result) {
-    for (struct tier_move *m = f->submitted; m; m = m->next)
-        m->result = result;
-    f->ended = f->submitted;
-    f->submitted = NULL;
-}
 
 struct world {
     struct cache_setup setup;
@@ -87,8 +27,7 @@ static void open_world(struct world *w) {
                   .enabled = true,
                   .policy = checkpoint_policy_default(),
                   .space = {.step_rows = TOKENS}},
-        .f = {.tier = {TIER_HOST, fake_page, fake_state, fake_submit, fake_collect, fake_touch,
-                       fake_usage, fake_reset, fake_close}},
+        .f = fake_tier(TIER_HOST),
     };
     struct tier *tier = &w->f.tier;
     for (int i = 0; i < TOKENS; i++)
@@ -303,8 +242,86 @@ static void a_kept_state_is_offered_with_all_of_its_history(void **state) {
     close_world(&w);
 }
 
+/* The prompt of the world, about to be admitted; it may resume at `most` at the furthest. */
+static void match(struct world *w, uint32_t most) {
+    cache_release(w->x, &w->l);
+    assert_int_equal(cache_match(w->x, &w->l, w->ids, TOKENS, most, true), CACHE_GO);
+    cache_reach(w->t, &w->l, TOKENS, most);
+}
+
+static void history_that_only_a_tier_has_is_known(void **state) {
+    struct world w;
+    open_world(&w);
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.matched + w.l.unfetched + w.l.junction, 0);
+    w.f.pages = 6;
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.matched, 384);
+    assert_int_equal(w.l.junction, 384); /* here the prompt leaves the path of an earlier one */
+    assert_int_equal(w.l.unfetched, 0);
+    assert_int_equal(w.l.resume + w.l.kept + w.l.n_pages, 0); /* it is known, not here */
+    match(&w, 200);
+    assert_int_equal(w.l.matched, 192); /* beyond it would not have been used */
+    match(&w, 1);
+    assert_int_equal(w.l.matched, 0);
+    /* What is known ends at the first gap. */
+    w.f.hole = 3;
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.matched, 128);
+    cache_release(w.x, &w.l);
+    assert_int_equal(w.l.matched + w.l.junction, 0);
+    close_world(&w);
+}
+
+static void a_policy_without_junctions_leaves_none_where_a_tier_knows_more(void **state) {
+    struct world w;
+    weir_error err;
+    open_world(&w);
+    assert_int_equal(checkpoint_policy_parse("end-of-prompt", &w.setup.policy, &err), WEIR_OK);
+    cache_release(w.x, &w.l);
+    cache_tiers_close(w.t);
+    cache_index_close(w.x);
+    struct tier *tier = &w.f.tier;
+    w.x = cache_index_open(&w.setup);
+    w.t = cache_tiers_open(w.x, &tier, 1);
+    w.f.pages = 6;
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.matched, 384);
+    assert_int_equal(w.l.junction, 0);
+    close_world(&w);
+}
+
+static void a_pair_that_did_not_come_is_told_from_history_without_a_state(void **state) {
+    struct world w;
+    open_world(&w);
+    w.f.pages = 6;
+    w.f.state = 256;
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.unfetched, 256);
+    assert_int_equal(w.l.matched, 384);
+    w.f.state = 448; /* beyond the history: no pair */
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.unfetched, 0);
+    /* All the history is here, and the tier has the state alone. */
+    compute(&w);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    cache_release(w.x, &w.l);
+    cache_evict_all(w.x, true);
+    w.f.pages = 0;
+    match(&w, TOKENS - 1);
+    assert_int_equal(w.l.matched, 640);
+    assert_int_equal(w.l.unfetched, 448);
+    cache_release(w.x, &w.l);
+    assert_int_equal(w.l.unfetched, 0);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(history_that_only_a_tier_has_is_known),
+        cmocka_unit_test(a_policy_without_junctions_leaves_none_where_a_tier_knows_more),
+        cmocka_unit_test(a_pair_that_did_not_come_is_told_from_history_without_a_state),
         cmocka_unit_test(F051_history_without_a_state_is_not_fetched),
         cmocka_unit_test(the_largest_complete_pair_is_fetched),
         cmocka_unit_test(a_load_that_fails_publishes_nothing),

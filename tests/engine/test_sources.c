@@ -18,6 +18,7 @@ struct desk {
     struct cache_setup setup;
     struct cache_index *index;
     int32_t ids[TOKENS];
+    uint32_t unfetched; /* what cache_reach will have found of the next prompt */
     char line[CACHE_LINE_BYTES];
 };
 
@@ -49,6 +50,7 @@ static const char *line_of(struct desk *d, uint32_t n, uint32_t most,
     assert_int_equal(cache_match(d->index, &r.run.lease, d->ids, n, most, true), CACHE_GO);
     assert_true(cache_grow(d->index, &r.run.lease, n));
     uint32_t from = r.run.lease.resume;
+    r.run.lease.unfetched = d->unfetched;
     cache_admit(d->index, &r.run.lease, d->ids, n);
     if (fetched)
         r.run.fetched = *fetched;
@@ -101,7 +103,7 @@ static void a_line_names_what_kept_the_prompt_from_resuming_further_on(void **st
     /* History of 512 tokens, states at 64 and 512 only. */
     line_of(&d, 512, 0, NULL, true);
     assert_non_null(strstr(line_of(&d, 400, 0, NULL, false),
-                           "history to 384, resumes at 128, state from device; no state was kept "
+                           "history to 384, resumes at 128, state from device; no state is kept "
                            "further on"));
     cache_evict_all(d.index, true);
     assert_non_null(strstr(line_of(&d, 520, 0, NULL, false),
@@ -141,6 +143,28 @@ static void a_line_names_the_tier_that_did_not_give_what_it_had(void **state) {
     const struct cache_fetched late = {
         .state_from = TIER_KINDS, .trouble = TIER_GONE, .trouble_in = TIER_DISK};
     assert_null(strstr(line_of(&d, 200, 0, &late, false), "gone"));
+    close_desk(&d);
+}
+
+static void a_line_names_what_the_tiers_have_and_did_not_bring(void **state) {
+    struct desk d;
+    open_desk(&d, "none");
+    line_of(&d, 512, 0, NULL, true);
+    d.unfetched = 448;
+    assert_non_null(strstr(line_of(&d, 520, 0, NULL, false),
+                           "history to 512, resumes at 0; what the tiers have up to 448 was not "
+                           "fetched"));
+    struct cache_fetched f = {
+        .position = 320, .tokens = {[TIER_DISK] = 320}, .state_from = TIER_DISK};
+    assert_non_null(strstr(line_of(&d, 520, 0, &f, false),
+                           "history to 512, 320 of it from disk, resumes at 0; what the tiers have "
+                           "up to 448 was not fetched"));
+    f.position = f.tokens[TIER_DISK] = 448;
+    assert_non_null(strstr(line_of(&d, 520, 0, &f, false),
+                           "what was fetched up to 448 was given up before it could run"));
+    f.trouble = TIER_DAMAGED;
+    f.trouble_in = TIER_DISK;
+    assert_non_null(strstr(line_of(&d, 520, 0, &f, false), "what disk had further on was damaged"));
     close_desk(&d);
 }
 
@@ -221,6 +245,47 @@ static void hits_are_counted_by_where_the_state_was(void **state) {
     weir_get_stats(e, &s);
     assert_int_equal(s.sourced_tokens[WEIR_DISK], cached);
     assert_int_equal(s.sourced_tokens[WEIR_DEVICE], 256);
+    weir_close(e);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
+/* 800 ids, the first 400 of them the same for all k. */
+static void run_parting(weir_engine *e, int k, weir_progress *end) {
+    weir_params p = weir_params_default();
+    int32_t ids[800];
+    for (int i = 0; i < 800; i++)
+        ids[i] = (i * i + (i < 400 ? 0 : 1 + 7 * k)) % 90;
+    p.max_tokens = 2;
+    run_alone(e, ids, 800, p, end);
+}
+
+/* After a restart the first prompt that parts from an old one is what it was before: history
+ * without a state, and a reason to keep one. */
+static void history_that_only_the_disk_has_is_known(void **state) {
+    char directory[] = "/tmp/weir-sources-XXXXXX", command[64];
+    assert_non_null(mkdtemp(directory));
+    weir_options o = small_engine();
+    o.max_model_len = 1024;
+    o.max_checkpoints = 4;
+    o.disk_offload_dir = directory;
+    o.disk_offload_bytes = 64 << 20;
+    weir_progress end;
+    weir_stats s;
+    weir_engine *e = open_engine("models/micro-k3-odd", &o);
+    run_parting(e, 0, &end);
+    settle(e, WEIR_DISK);
+    weir_close(e);
+    e = open_engine("models/micro-k3-odd", &o);
+    run_parting(e, 1, &end);
+    assert_int_equal(end.cached_tokens, 0);
+    weir_get_stats(e, &s);
+    assert_int_equal(s.stateless_tokens, 384);
+    assert_int_equal(s.checkpoints_stored[CHECKPOINT_JUNCTION], 1);
+    run_parting(e, 2, &end);
+    assert_int_equal(end.cached_tokens, 384);
+    weir_get_stats(e, &s);
+    assert_int_equal(s.stateless_tokens, 384);
     weir_close(e);
     snprintf(command, sizeof command, "rm -r %s", directory);
     assert_int_equal(system(command), 0);
@@ -332,7 +397,9 @@ int main(void) {
         cmocka_unit_test(a_line_says_how_far_and_from_where),
         cmocka_unit_test(a_line_names_what_kept_the_prompt_from_resuming_further_on),
         cmocka_unit_test(a_line_names_the_tier_that_did_not_give_what_it_had),
+        cmocka_unit_test(a_line_names_what_the_tiers_have_and_did_not_bring),
         cmocka_unit_test(hits_are_counted_by_where_the_state_was),
+        cmocka_unit_test(history_that_only_the_disk_has_is_known),
         cmocka_unit_test(a_prompt_counts_once_for_all_its_choices),
         cmocka_unit_test(a_cancelled_prompt_goes_on_where_it_was),
         cmocka_unit_test(a_prompt_cut_short_by_the_end_of_the_server_goes_on_from_disk),

@@ -165,6 +165,48 @@ class Tiers(unittest.TestCase):
         self.check_all(server, lambda n: (n - 1) // 64 * 64)
         server.stop()
 
+    def test_history_that_only_the_disk_has_is_known_after_a_restart(self):
+        options = (*COMMON, "--disk-offload-dir", self.directory, "--log-cache")
+        shared = prompt(7, 200)
+        first, second, third = (shared + prompt(70 + i, 100) for i in range(3))
+        server = Weir(*options)
+        ask(server, first)
+        settled(server, "disk")
+        server.stop()
+        server = Weir(*options)
+        text, cached = ask(server, second)
+        self.assertEqual(cached, 0)
+        self.assertEqual(metric(server, "weir_stateless_tokens_total"), 192)
+        self.assertEqual(metric(server, "weir_checkpoints_stored_total", 'reason="junction"'), 1)
+        self.assertEqual(ask(server, third)[1], 192)
+        forget_device(server)
+        self.assertEqual(ask(server, second), (text, 256))
+        _, log = server.stop()
+        lines = [line.split(": ", 4)[4] for line in log.splitlines() if "cache: request" in line]
+        self.assertEqual(lines[:2], [
+            "prompt 300, history to 192, resumes at 0; no state is kept further on",
+            "prompt 300, history to 192, resumes at 192, state from device; "
+            "no prompt known goes on like this one"], log)
+
+    def test_a_hit_counts_for_its_tier_where_the_prompt_goes_on_beyond_it(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        first, rest = prompt(7, 200), prompt(8, 100)
+        for tier, options in (("remote", ()), ("disk", ("--disk-offload-dir", self.directory))):
+            with self.subTest(tier):
+                server = Weir(*COMMON, "--log-cache", "--remote-store", redis.url, *options)
+                ask(server, first)
+                settled(server, tier)
+                forget_device(server)
+                if tier == "disk":
+                    redis.stop()
+                self.assertEqual(ask(server, first + rest)[1], 192)
+                self.assertEqual(
+                    metric(server, "weir_prompt_tokens_by_source_total", f'source="{tier}"'), 192)
+                _, log = server.stop()
+                self.assertIn(f"prompt 300, history to 192, 192 of it from {tier}, resumes at 192, "
+                              f"state from {tier}; ", log)
+
     def test_killed_in_the_middle_of_writes(self):
         options = (*COMMON, "--disk-offload-dir", self.directory)
         dice = random.Random(int(os.environ.get("WEIR_SEED", "1")))
