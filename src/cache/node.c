@@ -494,8 +494,10 @@ int32_t node_take_slot_worth(struct node_table *t, enum checkpoint_reason reason
 }
 
 void node_evict_all(struct node_table *t, bool states_only) {
+    const struct node_counts before = t->counts; /* of what had to go for want of room */
     while (t->n_slots_idle)
         evict_state(t);
     while (!states_only && t->n_pages_idle)
         evict_page(t);
+    t->counts = before;
 }

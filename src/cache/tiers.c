@@ -360,6 +360,7 @@ void cache_load_result(const struct cache_load *l, struct cache_fetched *out) {
     if (l->stage != LOAD_DONE && l->trouble == TIER_OK) {
         out->trouble = TIER_FAILED;
         out->trouble_in = slowest(l);
+        out->late = true;
     }
     out->sure = out->trouble == TIER_OK;
     out->best = l->position ? l->position : out->beyond;

@@ -32,6 +32,7 @@ struct cache_fetched {
     enum tier_kind state_from;   /* TIER_KINDS: the state was on the device */
     enum tier_result trouble;    /* TIER_OK: none; else why `trouble_in` did not give what it had */
     enum tier_kind trouble_in;
+    bool late;       /* of TIER_FAILED: the request went on without it, while it was under way */
     double seconds;  /* that the request waited */
     uint32_t beyond; /* tokens after which the device let it resume when the tiers were asked */
     bool sure;       /* every tier could say what it has: device and tiers together */

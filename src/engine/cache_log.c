@@ -37,7 +37,10 @@ static void add_trouble(char *out, const struct cache_fetched *f) {
     switch (f->trouble) {
     case TIER_GONE: add(out, "what %s had further on was gone when it was loaded", tier); break;
     case TIER_DAMAGED: add(out, "what %s had further on was damaged", tier); break;
-    case TIER_FAILED: add(out, "its load from %s failed after %.1f s", tier, f->seconds); break;
+    case TIER_FAILED:
+        add(out, "its load from %s %s %.1f s", tier, f->late ? "took longer than" : "failed after",
+            f->seconds);
+        break;
     case TIER_DECLINED: add(out, "%s is off for now and may have more", tier); break;
     case TIER_OK:
     case TIER_RESULTS: break;

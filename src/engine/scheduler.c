@@ -120,6 +120,7 @@ static void take_result(struct weir_request *r) {
         return;
     now->trouble = before.trouble;
     now->trouble_in = before.trouble_in;
+    now->late = before.late;
     now->seconds += before.seconds;
 }
 

@@ -127,7 +127,7 @@ static void write_contents(FILE *out, const struct metrics *m, const struct open
     for (uint32_t i = 0; i < open->n; i++)
         sample(out, m, name, open->tier[i].stats->takes_stores, "tier", open->tier[i].name, NULL);
     name = "weir_tier_used_bytes";
-    metrics_family(out, name, "gauge", "Bytes that the tier holds.");
+    metrics_family(out, name, "gauge", "Bytes of the records that the tier is known to hold.");
     for (uint32_t i = 0; i < open->n; i++)
         sample(out, m, name, (double)open->tier[i].stats->bytes_used, "tier", open->tier[i].name,
                NULL);
@@ -138,7 +138,7 @@ static void write_contents(FILE *out, const struct metrics *m, const struct open
             sample(out, m, name, (double)open->tier[i].stats->bytes_total, "tier",
                    open->tier[i].name, NULL);
     name = "weir_tier_records";
-    metrics_family(out, name, "gauge", "Pages and states that the tier holds.");
+    metrics_family(out, name, "gauge", "Pages and states that the tier is known to hold.");
     for (uint32_t i = 0; i < open->n; i++) {
         const weir_tier_stats *t = open->tier[i].stats;
         sample(out, m, name, (double)t->pages, "tier", open->tier[i].name, "kind", "page", NULL);

@@ -73,6 +73,9 @@ static void the_largest_complete_pair_is_fetched(void **state) {
     assert_int_equal(w.f.submitted->n_states, 1);
     cache_release(w.x, &w.l);
     assert_false(cache_load_done(l));
+    cache_load_result(l, &got); /* as for a request that waits no longer */
+    assert_int_equal(got.trouble, TIER_FAILED);
+    assert_true(got.late && !got.sure && got.position == 0);
     end_all(&w.f, TIER_OK);
     assert_true(cache_tiers_round(w.t));
     assert_true(cache_load_done(l));
@@ -81,6 +84,7 @@ static void the_largest_complete_pair_is_fetched(void **state) {
     assert_int_equal(got.tokens[TIER_HOST], 128);
     assert_int_equal(got.state_from, TIER_HOST);
     assert_int_equal(got.trouble, TIER_OK);
+    assert_true(got.sure && !got.late && got.best == 128 && got.beyond == 0);
     cache_load_end(w.t, l);
     assert_int_equal(cache_match(w.x, &w.l, w.ids, TOKENS, TOKENS - 1, true), CACHE_GO);
     assert_int_equal(w.l.resume, 128);
@@ -317,10 +321,27 @@ static void a_pair_that_did_not_come_is_told_from_history_without_a_state(void *
     close_world(&w);
 }
 
+/* Evictions say that pools are too small. */
+static void what_is_dropped_by_hand_does_not_count_as_evicted(void **state) {
+    struct world w;
+    open_world(&w);
+    compute(&w);
+    end_all(&w.f, TIER_OK);
+    cache_tiers_round(w.t);
+    cache_release(w.x, &w.l);
+    assert_int_equal(cache_get_usage(w.x).pages_cached, BLOCKS);
+    cache_evict_all(w.x, false);
+    const struct cache_counts c = cache_get_counts(w.x);
+    assert_int_equal(cache_get_usage(w.x).pages_cached + cache_get_usage(w.x).slots_cached, 0);
+    assert_int_equal(c.pages_evicted + c.states_evicted + c.cheap_states_evicted, 0);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_that_only_a_tier_has_is_known),
         cmocka_unit_test(a_policy_without_junctions_leaves_none_where_a_tier_knows_more),
+        cmocka_unit_test(what_is_dropped_by_hand_does_not_count_as_evicted),
         cmocka_unit_test(a_pair_that_did_not_come_is_told_from_history_without_a_state),
         cmocka_unit_test(F051_history_without_a_state_is_not_fetched),
         cmocka_unit_test(the_largest_complete_pair_is_fetched),

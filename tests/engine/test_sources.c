@@ -138,11 +138,18 @@ static void a_line_names_the_tier_that_did_not_give_what_it_had(void **state) {
             .state_from = TIER_KINDS, .trouble = (enum tier_result)t, .trouble_in = TIER_REMOTE};
         assert_non_null(strstr(line_of(&d, 200, 0, &f, false), words[t]));
     }
+    const struct cache_fetched slow = {.state_from = TIER_KINDS,
+                                       .trouble = TIER_FAILED,
+                                       .trouble_in = TIER_DISK,
+                                       .late = true,
+                                       .seconds = 10.3};
+    assert_non_null(
+        strstr(line_of(&d, 200, 0, &slow, false), "its load from disk took longer than 10.3 s"));
     /* All was had in the end: no complaint. */
     line_of(&d, 200, 0, NULL, true);
-    const struct cache_fetched late = {
+    const struct cache_fetched lost = {
         .state_from = TIER_KINDS, .trouble = TIER_GONE, .trouble_in = TIER_DISK};
-    assert_null(strstr(line_of(&d, 200, 0, &late, false), "gone"));
+    assert_null(strstr(line_of(&d, 200, 0, &lost, false), "gone"));
     close_desk(&d);
 }
 
