@@ -3,7 +3,8 @@
  *
  * Fetching: the largest prefix for which every block and the state at its end are somewhere, device
  * included; each piece comes from the fastest tier that has it, and nothing is published before all
- * of it has arrived.
+ * of it has arrived. What comes already for one request is not fetched for another at the same
+ * time.
  *
  * Invariant that bites: targets are nobody's but the move's until it was collected, even when the
  * request that wanted them is gone or has lost patience. */
@@ -27,8 +28,8 @@ struct cache_load {
     bool ended;    /* the request waits no longer */
     bool given_up; /* it lost patience: as good as done for it, while moves are still under way */
     bool failed;
-    double began, deadline;
-    uint32_t last; /* blocks the prompt may resume after */
+    double began, deadline, patience; /* patience: seconds that the moves may take */
+    uint32_t last;                    /* blocks the prompt may resume after */
     struct cache_key *keys;
     uint32_t resume; /* blocks the device had */
 
@@ -43,6 +44,7 @@ struct cache_load {
     struct cache_key *move_keys[TIER_KINDS]; /* what the moves point to */
     int32_t *move_pages[TIER_KINDS];
     uint32_t *probe_positions;
+    struct cache_load *lead; /* its moves bring the same: this one has none and waits for them */
     uint32_t position;
     uint32_t tokens[TIER_KINDS];
     enum tier_kind state_from; /* TIER_KINDS: the device */
@@ -187,11 +189,46 @@ static void finish_load(struct cache_tiers *t, struct cache_load *l, bool failed
     let_go(t, l);
 }
 
+/* One whose moves will bring the same, NULL: none. */
+static struct cache_load *find_lead(const struct cache_tiers *t, const struct cache_load *l) {
+    for (struct cache_load *o = t->loads; o; o = o->next)
+        if (o != l && o->n_open > 0 && !o->failed && o->stage == LOAD_MOVING &&
+            o->goal == l->goal && cache_key_equal(&o->keys[o->goal - 1], &l->keys[l->goal - 1]))
+            return o;
+    return NULL;
+}
+
+/* The lead has come to its end, and so have those who waited for it. Returns whether there were
+ * any. */
+static bool finish_followers(struct cache_tiers *t, const struct cache_load *lead) {
+    bool any = false;
+    for (struct cache_load *l = t->loads; l; l = l->next) {
+        if (l->lead != lead)
+            continue;
+        if (l->trouble == TIER_OK) {
+            l->trouble = lead->trouble;
+            l->trouble_in = lead->trouble_in;
+        }
+        memcpy(l->tokens, lead->tokens, sizeof l->tokens);
+        l->state_from = lead->state_from;
+        l->lead = NULL;
+        finish_load(t, l, lead->failed);
+        any = true;
+    }
+    return any;
+}
+
 /* What is there to fetch, now that all tiers know what they have? Ends the load when nothing is. */
 static void start_moving(struct cache_tiers *t, struct cache_load *l) {
     int state = FROM_NOWHERE;
     l->stage = LOAD_MOVING;
     find_goal(t, l, &state);
+    l->lead = l->goal > 0 ? find_lead(t, l) : NULL;
+    if (l->lead) {
+        l->patience = l->lead->patience;
+        l->deadline = clock_seconds() + l->patience;
+        return;
+    }
     bool ok = l->goal > 0 && take_targets(t, l, state);
     uint64_t bytes = 0;
     for (int k = 0; ok && k < TIER_KINDS; k++)
@@ -210,7 +247,8 @@ static void start_moving(struct cache_tiers *t, struct cache_load *l) {
         t->moving++;
         t->tier[k]->submit(t->tier[k], m);
     }
-    l->deadline = clock_seconds() + PATIENCE_SECONDS + (double)bytes / PATIENCE_BYTES;
+    l->patience = PATIENCE_SECONDS + (double)bytes / PATIENCE_BYTES;
+    l->deadline = clock_seconds() + l->patience;
     if (l->n_open == 0)
         finish_load(t, l, false); /* the device had it all, beyond a gap that was just filled */
 }
@@ -251,7 +289,7 @@ static void count_load(struct cache_tiers *t, struct tier *tier, const struct ti
 /* Returns whether a request that waits has its answer. */
 static bool load_move_ended(struct cache_tiers *t, struct tier *tier, struct tier_move *m) {
     struct cache_load *l = m->owner;
-    bool waited = !l->ended && !l->given_up && l->stage != LOAD_DONE;
+    bool waited = !l->ended && !l->given_up && l->stage != LOAD_DONE, news = false;
     l->n_open--;
     if (m->result != TIER_OK && l->trouble == TIER_OK) {
         l->trouble = m->result;
@@ -271,9 +309,10 @@ static bool load_move_ended(struct cache_tiers *t, struct tier *tier, struct tie
             if (!l->failed)
                 publish_load(t, l);
             finish_load(t, l, l->failed);
+            news = finish_followers(t, l);
         }
     }
-    bool news = waited && l->stage == LOAD_DONE;
+    news |= waited && l->stage == LOAD_DONE;
     if (l->ended && l->n_open == 0) {
         if (l->stage != LOAD_DONE)
             let_go(t, l);
@@ -343,6 +382,7 @@ bool cache_load_done(const struct cache_load *l) {
 
 /* Where a load that a request lost patience with hangs: its first tier that has yet to answer. */
 static enum tier_kind slowest(const struct cache_load *l) {
+    l = l->lead ? l->lead : l;
     for (int k = TIER_KINDS - 1; k > 0; k--)
         if (l->move[k].n_pages + l->move[k].n_states > 0)
             return (enum tier_kind)k;

@@ -110,6 +110,60 @@ static void a_load_that_fails_publishes_nothing(void **state) {
     }
 }
 
+static void who_wants_what_is_on_its_way_waits_for_it(void **state) {
+    for (int r = TIER_OK; r <= TIER_FAILED; r++)
+        for (int gone = 0; gone < 3; gone++) { /* nobody; who asked first; who asked then */
+            struct world w;
+            struct cache_fetched got;
+            open_world(&w);
+            w.f.pages = 5;
+            w.f.state = 320;
+            struct cache_load *l[2];
+            for (int i = 0; i < 2; i++)
+                l[i] = cache_fetch(w.t, &w.l, TOKENS, i ? 400 : TOKENS - 1);
+            assert_int_equal(w.f.n_loads, 1);
+            assert_int_equal(cache_tiers_moving(w.t), 1);
+            cache_release(w.x, &w.l);
+            if (gone)
+                cache_load_end(w.t, l[gone - 1]);
+            end_all(&w.f, (enum tier_result)r);
+            assert_true(cache_tiers_round(w.t));
+            for (int i = 0; i < 2; i++) {
+                if (gone == i + 1)
+                    continue;
+                assert_true(cache_load_done(l[i]));
+                cache_load_result(l[i], &got);
+                assert_int_equal(got.trouble, r);
+                assert_int_equal(got.position, r ? 0 : 320);
+                assert_int_equal(got.tokens[TIER_HOST], r ? 0 : 320);
+                assert_true(r || got.state_from == TIER_HOST);
+                cache_load_end(w.t, l[i]);
+            }
+            assert_int_equal(cache_get_usage(w.x).pages_used, 0);
+            assert_int_equal(cache_get_usage(w.x).pages_cached, r ? 0 : 5);
+            close_world(&w);
+        }
+}
+
+static void who_wants_less_than_what_is_on_its_way_fetches_it(void **state) {
+    struct world w;
+    open_world(&w);
+    w.f.pages = 5;
+    w.f.state = 320;
+    struct cache_load *more = cache_fetch(w.t, &w.l, TOKENS, TOKENS - 1);
+    w.f.state = 128;
+    struct cache_load *less = cache_fetch(w.t, &w.l, TOKENS, 200);
+    assert_int_equal(w.f.n_loads, 2);
+    cache_release(w.x, &w.l);
+    cache_load_end(w.t, more);
+    cache_load_end(w.t, less);
+    for (int i = 0; i < 2; i++) { /* the loads; what is offered of them */
+        end_all(&w.f, TIER_OK);
+        cache_tiers_round(w.t);
+    }
+    close_world(&w);
+}
+
 /* The targets stay the move's until it has ended, whoever has gone meanwhile. */
 static void a_request_that_goes_leaves_the_targets_to_the_move(void **state) {
     struct world w;
@@ -346,6 +400,8 @@ int main(void) {
         cmocka_unit_test(F051_history_without_a_state_is_not_fetched),
         cmocka_unit_test(the_largest_complete_pair_is_fetched),
         cmocka_unit_test(a_load_that_fails_publishes_nothing),
+        cmocka_unit_test(who_wants_what_is_on_its_way_waits_for_it),
+        cmocka_unit_test(who_wants_less_than_what_is_on_its_way_fetches_it),
         cmocka_unit_test(a_request_that_goes_leaves_the_targets_to_the_move),
         cmocka_unit_test(a_kept_state_is_offered_with_all_of_its_history),
         cmocka_unit_test(a_page_that_a_tier_lacks_is_offered_under_a_state_it_has),

@@ -239,6 +239,22 @@ static void what_a_tier_lost_meanwhile_is_why_less_came(void **state) {
     close_desk(&d);
 }
 
+static void one_load_is_a_hit_for_all_who_waited_for_it(void **state) {
+    struct desk d;
+    open_desk(&d, 2);
+    d.disk.pages = 8;
+    d.disk.state = 320;
+    struct weir_request *r[] = {ask(&d, TOKENS, TOKENS), ask(&d, 400, 500)};
+    for (int i = 0; i < 2; i++)
+        assert_non_null(strstr(admit(&d, r[i], TIER_OK, false),
+                               "320 of it from disk, resumes at 320, state from disk; "));
+    assert_int_equal(d.disk.n_loads, 1);
+    assert_int_equal(d.s.tier_tokens[TIER_DISK], 640);
+    for (int i = 0; i < 2; i++)
+        finish(&d, r[i]);
+    close_desk(&d);
+}
+
 static void what_is_given_up_before_it_can_run_is_no_hit(void **state) {
     struct desk d;
     open_desk(&d, 2);
@@ -290,6 +306,7 @@ int main(void) {
         cmocka_unit_test(two_loads_of_one_request_add_up),
         cmocka_unit_test(a_load_that_failed_is_no_excuse_once_it_has_come),
         cmocka_unit_test(what_a_tier_lost_meanwhile_is_why_less_came),
+        cmocka_unit_test(one_load_is_a_hit_for_all_who_waited_for_it),
         cmocka_unit_test(what_is_given_up_before_it_can_run_is_no_hit),
         cmocka_unit_test(who_is_preempted_asks_the_tiers_again),
     };
