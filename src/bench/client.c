@@ -5,6 +5,7 @@
 #include "bench/client_inside.h"
 
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 enum { TEXT_LIMIT = 64 << 20 };
@@ -16,21 +17,37 @@ int64_t client_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-int64_t client_stamp(struct client *c, struct exchange *x) {
+/* When the last of the bytes that a read has brought so far came in. */
+static int64_t arrival_of(const struct reading *r, int64_t now) {
+    if (r->bytes <= r->first.bytes)
+        return r->first.at;
+    if (r->bytes <= r->newest.bytes)
+        return r->newest.at;
+    return now - r->looked > LOOK_AGE ? now : r->looked;
+}
+
+int64_t client_stamp(struct client *c, struct exchange *x, size_t bytes) {
     bool is_read = x->fd >= 0 && x->fd == c->reading;
     int64_t now = client_now();
     if (!is_read) {
         int64_t at = client_take_edge(c, x->fd);
         return at < x->last ? now : at;
     }
-    /* Pieces behind the first may have come while it waited, or since the last look. */
-    if (!c->is_first && c->arrival < c->newest)
-        c->arrival = c->newest;
-    if (!c->is_first && now - c->looked > LOOK_AGE)
-        c->arrival = now;
-    c->is_first = false;
-    int64_t at = c->arrival < x->last ? c->waited : c->arrival;
+    /* libcurl hands over the first piece of a read even where nothing of it was seen to wait: the
+     * wait ended for it. */
+    int64_t at = c->read.bytes == 0 ? c->read.first.at : 0;
+    c->read.bytes += (int64_t)bytes;
+    at = at ? at : arrival_of(&c->read, now);
+    at = at < x->last ? c->waited : at;
     return at < x->last ? now : at;
+}
+
+/* Bytes of a chunk's size line and end. */
+static size_t framing(size_t n) {
+    size_t bytes = 4;
+    for (; n > 0; n >>= 4)
+        bytes++;
+    return bytes;
 }
 
 static int on_prereq(void *user, char *remote_ip, char *local_ip, int remote_port, int local_port) {
@@ -53,7 +70,9 @@ static void learn_status(struct exchange *x) {
 
 static size_t on_header(char *bytes, size_t size, size_t n, void *user) {
     struct exchange *x = user;
-    x->last = client_stamp(x->client, x);
+    static const char chunked[] = "transfer-encoding: chunked";
+    x->last = client_stamp(x->client, x, size * n);
+    x->is_chunked |= size * n >= sizeof chunked && !strncasecmp(bytes, chunked, sizeof chunked - 1);
     /* An interim answer (100, 103) is none: its status line is followed by another. */
     if (size * n > 9 && !memcmp(bytes, "HTTP/", 5)) {
         learn_status(x);
@@ -65,7 +84,7 @@ static size_t on_header(char *bytes, size_t size, size_t n, void *user) {
 
 static size_t on_body(char *bytes, size_t size, size_t n, void *user) {
     struct exchange *x = user;
-    x->last = client_stamp(x->client, x);
+    x->last = client_stamp(x->client, x, size * n + (x->is_chunked ? framing(size * n) : 0));
     if (!x->status)
         learn_status(x);
     if (x->events.data && size * n > 0)
@@ -215,7 +234,7 @@ void client_finish_all(struct client *c) {
                                         : c->api->easy_strerror(code);
         }
         /* The end was seen with the socket's last bytes; trouble without any is of now. */
-        tell_end(c, x, &end, end.ok ? client_stamp(c, x) : client_now());
+        tell_end(c, x, &end, end.ok ? client_stamp(c, x, 0) : client_now());
     }
 }
 

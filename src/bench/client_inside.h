@@ -17,16 +17,30 @@ struct exchange {
     int fd;             /* that libcurl waits for; -1: none yet */
     int status;
     bool resent, is_post, refused;
+    bool is_chunked; /* the answer's transfer coding */
     char fault[CURL_ERROR_SIZE];
     char why[160]; /* with refused */
     char url[];
 };
 
+/* So many bytes of a socket were seen to wait; at 0: not known. */
+struct waiting {
+    int64_t at;
+    int64_t bytes;
+};
+
 /* When a descriptor was first seen to be readable since it was last read, and when something new
  * came while that waited. */
 struct edge {
-    int64_t at, newest;
+    struct waiting first, newest;
     uint64_t turn;
+};
+
+/* One read: what waited before it, and how much of it libcurl has handed over. */
+struct reading {
+    struct waiting first, newest;
+    int64_t looked; /* what is beyond `newest` came after this */
+    int64_t bytes;
 };
 
 struct client_watched {
@@ -48,12 +62,10 @@ struct client {
     int timer;
     int64_t curl_due;  /* when libcurl wants to be called; INT64_MAX: never */
     int64_t timer_set; /* what the timer stands at */
-    int64_t arrival;   /* stamp of what is being read from `reading` */
-    int64_t newest;    /* of what is read behind the first piece of it */
     int64_t looked;    /* when edges were last looked at */
-    bool is_first;     /* piece of this read */
     int64_t waited;    /* when the last wait ended */
     int reading;       /* descriptor being read; -1: libcurl does its own work */
+    struct reading read;
     int64_t limits_checked;
     bool must_kick; /* exchanges were added */
     uint64_t turn;
@@ -70,9 +82,10 @@ struct client {
     struct reservoir turns;
 };
 
-/* When what libcurl hands over now came in. What it reads on its own, without our having said that
- * the socket is readable, is of the moment; and nothing was there before the request had left. */
-int64_t client_stamp(struct client *c, struct exchange *x);
+/* When the `bytes` that libcurl hands over now came in; with what HTTP puts around them. What it
+ * reads on its own, without our having said that the socket is readable, is of the moment; and
+ * nothing was there before the request had left. */
+int64_t client_stamp(struct client *c, struct exchange *x, size_t bytes);
 /* When data of this descriptor was first seen to wait, 0: not known. Forgets it; fd may be -1. */
 int64_t client_take_edge(struct client *c, int fd);
 void client_exchange_free(struct client *c, struct exchange *x);

@@ -8,9 +8,11 @@
 #include "bench/client_inside.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -177,7 +179,15 @@ void client_close(struct client *c) {
     free(c);
 }
 
-/* Notes which sockets have received something since the last look. */
+/* Bytes that wait in a socket; INT_MAX where that is not to be had. Under TLS they are more than
+ * what will come of them, so that a piece behind others may carry the time of the first. */
+static int unread(int fd) {
+    int n = 0;
+    return ioctl(fd, FIONREAD, &n) == 0 ? n : INT_MAX;
+}
+
+/* Notes which sockets have received something since the last look, and how much waits there by
+ * then: a read may bring more, which came later. */
 static void look(struct client *c) {
     struct epoll_event e[EVENTS];
     int n = epoll_wait(c->edges, e, EVENTS, 0);
@@ -185,10 +195,14 @@ static void look(struct client *c) {
     c->looked = now;
     for (int i = 0; i < n; i++) {
         struct edge *edge = &c->edge[e[i].data.fd];
-        if (edge->at && edge->turn + 1 >= c->turn)
-            edge->newest = now; /* what came first still waits */
+        int bytes = unread(e[i].data.fd);
+        if (bytes == 0)
+            continue; /* it was read before it was looked at, or has only ended */
+        struct waiting waiting = {now, bytes};
+        if (edge->first.at && edge->turn + 1 >= c->turn)
+            edge->newest = waiting; /* what came first still waits */
         else
-            *edge = (struct edge){now, now, c->turn};
+            *edge = (struct edge){waiting, waiting, c->turn};
     }
 }
 
@@ -218,19 +232,22 @@ int64_t client_take_edge(struct client *c, int fd) {
     if (fd < 0 || (size_t)fd >= c->n_edges)
         return 0;
     struct edge *edge = &c->edge[fd];
-    int64_t at = edge->turn + 1 >= c->turn ? edge->at : 0;
-    edge->at = 0;
+    int64_t at = edge->turn + 1 >= c->turn ? edge->first.at : 0;
+    edge->first.at = 0;
     return at;
 }
 
 static void read_socket(struct client *c, const struct epoll_event *e, int64_t now) {
     int fd = e->data.fd, running;
     int mask = 0;
-    int64_t edge = client_take_edge(c, fd);
-    c->arrival = edge && edge <= now ? edge : now;
-    c->newest = edge ? c->edge[fd].newest : now;
+    struct edge edge = c->edge[fd];
+    int64_t at = client_take_edge(c, fd);
+    /* Without an edge one byte was there: that the wait ended says no more. */
+    struct waiting waited = {now, 1};
+    c->read = (struct reading){.first = at && at <= now ? edge.first : waited,
+                               .newest = at ? edge.newest : waited,
+                               .looked = c->looked};
     c->reading = fd;
-    c->is_first = true;
     if (e->events & EPOLLIN)
         mask |= CURL_CSELECT_IN;
     if (e->events & EPOLLOUT)

@@ -31,10 +31,10 @@ static float multiply(uint64_t times) {
     return x;
 }
 
-/* Multiplications in a microsecond: the best of several tries, since nothing makes one faster. */
-static double multiplications_per_us(void) {
-    double best = 0;
-    for (int i = 0; i < 20; i++) {
+/* Multiplications in a microsecond: `best` so far, or better. Nothing makes a try faster than the
+ * processor is; a neighbour, or a clock that has not risen yet, makes it slower. */
+static double multiplications_per_us(double best, int tries) {
+    for (int i = 0; i < tries; i++) {
         uint64_t start = clock_ns();
         multiply(100000);
         double ns = (double)(clock_ns() - start);
@@ -228,9 +228,10 @@ static uint64_t unit_of(const struct threads_report *r, int item, double per_us)
     return n < 1 ? 1 : (uint64_t)n;
 }
 
-/* One sample of every figure. */
+/* One sample of every figure. `best` is the rate of a member's multiplications, looked at again
+ * between them: a machine that was slow when the work was chosen must not look too fast later. */
 static void take(struct run *run, struct threads_report *r, uint32_t round, double per_us,
-                 bool busy, double parks[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS],
+                 double *best, bool busy, double parks[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS],
                  double members[THREADS_ITEMS][THREADS_WAYS][THREADS_ROUNDS]) {
     for (int k = 0; k < 2; k++) {
         double rate = run_for(run, k ? THREADS_POLLING : THREADS_FIXED, 0);
@@ -239,6 +240,7 @@ static void take(struct run *run, struct threads_report *r, uint32_t round, doub
     for (int i = 0; i < THREADS_ITEMS; i++)
         for (int way = 0; way < THREADS_WAYS; way++) {
             double rate = run_for(run, (enum threads_way)way, unit_of(r, i, per_us));
+            *best = multiplications_per_us(*best, 3);
             (busy ? r->steps[i][way].busy : r->steps[i][way].quiet)[round] = rate;
             if (busy)
                 members[i][way][round] = (double)run->members / (double)run->steps;
@@ -274,20 +276,22 @@ weir_status threads_measure(const struct threads_options *o, struct threads_repo
     out->before = idle_probe(o->seconds);
     if (!s)
         out->wake_us = wake_us(team, lines);
-    double per_us = multiplications_per_us();
+    double per_us = multiplications_per_us(0, 20), best = per_us;
     for (uint32_t i = 0; i < rounds && !s; i++) {
         if (o->wait_seconds > 0)
             idle_wait(o->wait_seconds);
-        take(&run, out, i, per_us, false, parks, members);
+        take(&run, out, i, per_us, &best, false, parks, members);
         if (!neighbour_start(&neighbour)) {
             s = weir_fail(err, WEIR_NO_MEMORY, "neighbour", "cannot start a thread on core %u",
                           neighbour.core);
             break;
         }
-        take(&run, out, i, per_us, true, parks, members);
+        take(&run, out, i, per_us, &best, true, parks, members);
         neighbour_stop(&neighbour);
     }
     out->after = idle_probe(o->seconds);
+    for (int i = 0; i < THREADS_ITEMS; i++)
+        out->item_us[i] *= per_us / best; /* what that work takes a member at its fastest */
     for (int k = 0; k < 2; k++)
         sum_pair(&out->barrier_us[k], rounds);
     for (int i = 0; i < THREADS_ITEMS && !s; i++)

@@ -271,11 +271,9 @@ static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst
     free_both(&b);
     *disturbed = was_disturbed(control_us, &mock_us);
     assert_int_equal(e.out_of_order, 0);
-    /* A thread that is put aside between a look and the read it is for may do so once. On one kind
-     * of machine (Zen 3) 1 to 2 % of the pieces are stamped 0.1 to 0.35 ms before the write, and
-     * why is not known (docs/status.md): more of them, or earlier ones, are a fault anywhere. The
-     * way through the kernel and what else runs here only make TTFT longer. */
-    bool early = e.before_write > 2 + e.pieces / 50 || ms(e.most) > BOUND_MS / 2;
+    /* A thread that is put aside between a look and the stamp it is for may do so once. The way
+     * through the kernel and what else runs here only make TTFT longer. */
+    bool early = e.before_write > 2 || ms(e.most) > BOUND_MS;
     return !JUDGES_TIMES || (!early && said.mean > truth.mean - 0.1 &&
                              (is_burst || fabs(said.p50 - truth.p50) < BOUND_MS));
 }
