@@ -223,6 +223,40 @@ static void form(struct html *h, size_t colour, size_t f, bool hollow, bool cros
                     colour % CHART_COLOURS);
 }
 
+static bool is_free(const struct chart *c, struct chart_box b) {
+    for (size_t i = 0; i < c->n_taken; i++) {
+        struct chart_box t = c->taken[i];
+        if (b.x0 < t.x1 && t.x0 < b.x1 && b.y0 < t.y1 && t.y0 < b.y1)
+            return false;
+    }
+    return true;
+}
+
+static void take(struct chart *c, struct chart_box b) {
+    if (c->n_taken < CHART_LABELS)
+        c->taken[c->n_taken++] = b;
+}
+
+/* Beside the mark at (x, y), where nothing stands yet: right or left of it, above or below. A label
+ * without room is left out, since two over each other say less than one; the mark's text has it.
+ */
+static void label(struct chart *c, double x, double y, const char *text) {
+    const double wide = 6.5 * (double)strlen(text), high = 10;
+    const double place[][2] = {{7, -6}, {7, 14}, {-7 - wide, -6}, {-7 - wide, 14}};
+    for (size_t i = 0; i < sizeof place / sizeof *place; i++) {
+        double x0 = x + place[i][0], y1 = y + place[i][1];
+        struct chart_box b = {x0, y1 - high, x0 + wide, y1};
+        if (b.x0 < c->left || b.x1 > c->width || !is_free(c, b))
+            continue;
+        take(c, b);
+        html_format(c->h, "<text class=\"tag\" x=\"%.1f\" y=\"%.1f\" aria-hidden=\"true\">",
+                    place[i][0], place[i][1]);
+        html_text(c->h, text);
+        html_raw(c->h, "</text>");
+        return;
+    }
+}
+
 void chart_mark(struct chart *c, const struct mark *m) {
     if (!chart_holds(c, m->x, m->y))
         return;
@@ -236,11 +270,9 @@ void chart_mark(struct chart *c, const struct mark *m) {
     html_text(c->h, m->text);
     html_raw(c->h, "</title><circle class=\"hit\" r=\"11\"/>");
     form(c->h, m->colour, m->form, m->hollow, m->crossed);
-    if (m->label) {
-        html_raw(c->h, "<text class=\"tag\" x=\"7\" y=\"-6\" aria-hidden=\"true\">");
-        html_text(c->h, m->label);
-        html_raw(c->h, "</text>");
-    }
+    take(c, (struct chart_box){x - 5, y - 5, x + 5, y + 5});
+    if (m->label)
+        label(c, x, y, m->label);
     html_raw(c->h, "</g>");
 }
 

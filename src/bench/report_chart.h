@@ -6,7 +6,7 @@
 
 #include "bench/report_html.h"
 
-enum { CHART_COLOURS = 8, CHART_TICKS = 12 };
+enum { CHART_COLOURS = 8, CHART_TICKS = 12, CHART_LABELS = 256 };
 
 struct scale {
     const char *title;
@@ -26,6 +26,11 @@ struct chart {
     bool reads_lines; /* the script shows values of the lines under the pointer */
     /* set by chart_begin */
     double left, right, top, bottom;
+    /* where labels and marks of marks stand so far */
+    struct chart_box {
+        double x0, y0, x1, y1;
+    } taken[CHART_LABELS];
+    size_t n_taken;
 };
 
 void chart_begin(struct chart *c);
@@ -58,7 +63,7 @@ struct mark {
     size_t colour, form;
     bool hollow, crossed; /* not comparable; cancelled or invalid */
     const char *text;     /* what it tells on hover and to screen readers; any text */
-    const char *label;    /* beside it; any text, or NULL */
+    const char *label;    /* beside it where there is room; any text, or NULL */
 };
 void chart_mark(struct chart *c, const struct mark *m);
 /* A mark alone, for legends. */

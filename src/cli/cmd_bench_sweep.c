@@ -93,11 +93,12 @@ static weir_status reset_cache(const struct sweep_args *a, weir_error *err) {
 }
 
 /* A server that is being started anew is down for a moment: asks it until it answers, whatever it
- * says, for --connect-timeout at most. What it does not answer then the point itself finds out. */
+ * says, for --connect-timeout at most: without that limit for its default, since a sweep has other
+ * points. What it does not answer then the point itself finds out. */
 static void await_server(const struct sweep_args *a) {
-    const double limit = a->bench.connect_timeout;
+    const double limit = a->bench.connect_timeout > 0 ? a->bench.connect_timeout : 30;
     const int64_t begun = client_now();
-    for (bool up = false; !up && (!(limit > 0) || (double)(client_now() - begun) < limit * 1e9);) {
+    for (bool up = false; !up && (double)(client_now() - begun) < limit * 1e9;) {
         struct client_options o = {.url = a->bench.url,
                                    .api_key = a->bench.api_key,
                                    .ca_file = a->bench.ca,

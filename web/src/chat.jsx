@@ -16,10 +16,10 @@ const pretty = (text) => {
 function Stats({ stats }) {
   if (!stats) return null;
   const parts = [];
-  if (stats.completion) parts.push(`${stats.completion} tokens`);
+  if (stats.completion) parts.push(`${stats.completion} ${stats.completion === 1 ? 'token' : 'tokens'}`);
   if (stats.rate) parts.push(`${stats.rate.toFixed(stats.rate < 10 ? 1 : 0)} tokens/s`);
   if (stats.ttft !== undefined) parts.push(`first after ${Math.round(stats.ttft)} ms`);
-  if (stats.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt tokens cached`);
+  if (stats.cached) parts.push(`${stats.cached} of ${stats.prompt} prompt ${stats.prompt === 1 ? 'token' : 'tokens'} cached`);
   return <span class="stats">{parts.join(' · ')}</span>;
 }
 
