@@ -4,8 +4,12 @@
 
 #include <stddef.h>
 
+#if defined(__x86_64__) && !defined(WEIR_PORTABLE_ALONE)
+#define HAS_VECTOR_SETS
+#endif
+
 extern const struct column cpu_portable_columns[ACTIVATIONS];
-#if defined(__x86_64__)
+#if defined(HAS_VECTOR_SETS)
 extern const struct column cpu_avx2_columns[ACTIVATIONS], cpu_avx512_columns[ACTIVATIONS],
     cpu_dots_columns[ACTIVATIONS], cpu_amx_columns[ACTIVATIONS];
 #endif
@@ -15,7 +19,7 @@ const struct column *column_cpu(enum cpu_level level, enum activation a) {
         return NULL;
     switch (level) {
     case CPU_PORTABLE: return &cpu_portable_columns[a];
-#if defined(__x86_64__)
+#if defined(HAS_VECTOR_SETS)
     case CPU_AVX2: return &cpu_avx2_columns[a];
     case CPU_AVX512: return &cpu_avx512_columns[a];
     case CPU_AVX512_DOTS: return a == ACTIVATION_F32 ? NULL : &cpu_dots_columns[a];
