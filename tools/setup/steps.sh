@@ -74,11 +74,12 @@ configure() {
     meson setup "$dir" "$@" && printf '%s' "$*" >"$dir/.options"
 }
 
-# run_tests NAME [meson test options]: the tests of a build. What failed is shown in full.
+# run_tests NAME [meson test options]: the tests of a build, and before it what of them is not built
+# yet. What failed is shown in full.
 run_tests() {
     local dir="build-check/$1"
     shift
-    meson test -C "$dir" --no-rebuild --print-errorlogs "$@" >"$dir/test.out" 2>&1
+    meson test -C "$dir" --print-errorlogs "$@" >"$dir/test.out" 2>&1
     local status=$?
     [ $status -eq 0 ] || sed -e 's/passed/p./; s/PASSED/P./; s/FAILED/F./' "$dir/test.out"
     python3 tools/setup/meson_counts.py "$dir" || return 1
@@ -117,7 +118,6 @@ step_asan() {
 step_tsan() {
     # shellcheck disable=SC2086 # a list
     configure tsan $sanitizer_options -Db_sanitize=thread &&
-        ninja -C build-check/tsan &&
         TSAN_OPTIONS=halt_on_error=1 \
             run_tests tsan --timeout-multiplier 10 --suite base --suite cache --suite engine --suite serve
 }
