@@ -97,7 +97,7 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
         to->row_bytes = padded;
     }
 #endif
-    to->row_bytes = (to->row_bytes + 63) & ~(size_t)63;
+    to->row_bytes = acts_row_bytes(to->row_bytes);
     unsigned char *data = carve(scratch, n * to->row_bytes);
     to->data = data;
     uint32_t groups = padded / ACTS_INT8_GROUP;

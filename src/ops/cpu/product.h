@@ -66,10 +66,16 @@ ALWAYS uint32_t acts_rows(uint32_t cols) {
     uint32_t n = PRODUCT_ACTS_BYTES / (4 * round_up(cols, PACK_GROUP)) / 16 * 16;
     return n < 16 ? 16 : n > PRODUCT_ROWS ? PRODUCT_ROWS : n;
 }
+/* An odd number of cache lines: rows a multiple of 4096 bytes apart would share one set of the
+ * first cache, where a tile of more rows than it has ways finds nothing of what it just read. */
+ALWAYS size_t acts_row_bytes(size_t bytes) {
+    return ((bytes + 63) / 64 | 1) * 64;
+}
 /* Scratch for n rows of `cols` columns in any form, and for one padded row on the way there. */
 ALWAYS size_t acts_bytes(uint32_t cols, uint32_t n) {
     size_t padded = round_up(cols, PACK_GROUP);
-    size_t bytes = n * (padded * 4 + padded / ACTS_INT8_GROUP * 8) + padded * 4 + 5 * 64;
+    size_t bytes =
+        n * (acts_row_bytes(padded * 4) + padded / ACTS_INT8_GROUP * 8) + padded * 4 + 5 * 64;
 #if defined(WEIR_ISA_AMX)
     bytes += n * AMX_GROUP_ROWS * sizeof(float) + AMX_DECODED_BYTES + 2 * 64;
 #endif

@@ -32,8 +32,7 @@ ALWAYS void bf16_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             w[r] = viload(at + r * 64);
-            if (N <= 2)
-                __builtin_prefetch(at + r * 64 + 4096);
+            ask(at + r * 64);
         }
 #pragma GCC unroll 12
         for (int j = 0; j < N; j++) {
@@ -61,8 +60,7 @@ ALWAYS void mxfp4_bf16(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                if (N <= 2)
-                    __builtin_prefetch(lines + i * 64 + 4 * MXFP4_GROUP);
+                ask(lines + i * 64);
 #pragma GCC unroll 4
                 for (uint32_t q = 0; q < 4; q++) {
                     __m512i w = _mm512_permutexvar_epi16(
@@ -98,8 +96,7 @@ ALWAYS void mxfp4_int8(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                if (N <= 2)
-                    __builtin_prefetch(lines + i * 64 + 4 * MXFP4_GROUP);
+                ask(lines + i * 64);
                 __m512i a = _mm512_shuffle_epi8(values, _mm512_and_si512(codes, low));
                 __m512i b =
                     _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low));
@@ -143,8 +140,7 @@ ALWAYS void int8_int8(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
                 for (int r = 0; r < R; r++) {
                     w[r] = viload(lines + r * 64);
-                    if (N <= 2)
-                        __builtin_prefetch(lines + r * 64 + 4096);
+                    ask(lines + r * 64);
                 }
 #pragma GCC unroll 12
                 for (int j = 0; j < N; j++) {
@@ -197,8 +193,7 @@ ALWAYS void fp8_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++) {
                 __m512i codes = viload(lines + r * 64);
-                if (N <= 2)
-                    __builtin_prefetch(lines + r * 64 + 4096);
+                ask(lines + r * 64);
                 __m512i even = bf16_of_e4m3(codes);
                 __m512i odd = bf16_of_e4m3(_mm512_srli_epi16(codes, 8));
 #pragma GCC unroll 12

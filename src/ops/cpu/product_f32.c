@@ -4,7 +4,7 @@
 #if defined(WEIR_SMALL_TILES)
 enum { TILE_N = 2, TILE_N_BF16 = 2 };
 #elif defined(WEIR_ISA_AVX512)
-enum { TILE_N = 12, TILE_N_BF16 = 12 };
+enum { TILE_N = 8, TILE_N_BF16 = 8 };
 #elif defined(WEIR_ISA_AVX2)
 enum { TILE_N = 8, TILE_N_BF16 = 6 };
 #else
@@ -25,7 +25,7 @@ ALWAYS void bf16_sums(const struct tile *t, const int R, const int N, vf *sum) {
     for (uint32_t k = 0; k < t->k1 - t->k0; k += 2, at += PANEL_ROWS * 4) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++)
-            ask(at + r * 64, N);
+            ask(at + r * 64);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
             vf w[CHUNKS * VECTORS];
@@ -68,7 +68,7 @@ ALWAYS struct values values_of(const unsigned char *lanes, const int kernel) {
 ALWAYS vf value(struct values v, const int kernel, const int e) {
     switch (kernel) {
     case INT8: return vifloat(vitop(v.words, e));
-    case FP8: return ve4m3(viand(vishr(v.words, 8u * (unsigned)e), 255));
+    case FP8: return ve4m3_at(v.words, e);
     default: return ve2m1_at(e < 4 ? v.words : v.high, e % 4);
     }
 }
@@ -126,7 +126,7 @@ ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, cons
                 part[i] = vset(0);
             const unsigned char *lines = first;
             for (uint32_t i = 0; i < group; i += lane_cols(kernel), lines += line) {
-                ask(lines + (size_t)(rv / VECTORS) * chunk_bytes, N);
+                ask(lines + (size_t)(rv / VECTORS) * chunk_bytes);
                 line_sums(t, lines, chunk_bytes, rv, k + i, kernel, N, B, part);
             }
 #pragma GCC unroll 4
@@ -168,10 +168,8 @@ ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
             chunk_tiles(k, j, have, kernel, VECTORS > 1 ? 1 : 2, 4);
         else if (VECTORS > 1)
             chunk_tiles(k, j, have, kernel, 1, kernel == BF16 ? TILE_N_BF16 : TILE_N);
-        else if (have <= 8)
-            chunk_tiles(k, j, have, kernel, 2, 8);
         else
-            chunk_tiles(k, j, have, kernel, 1, TILE_N);
+            chunk_tiles(k, j, have, kernel, 2, TILE_N);
 #endif
         j += have;
     }

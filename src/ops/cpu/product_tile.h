@@ -27,13 +27,12 @@ struct tile {
     const int32_t *sums[TILE_N];
 };
 
-/* A stream is asked for so far ahead where each byte is read once: the processor's own prefetching
- * stops at the end of a page. */
+/* A stream is asked for so far ahead: the processor's own prefetching stops at the end of a page.
+ * Also where many activations meet each byte, since the first tile of them waits for memory. */
 enum { AHEAD = 4096 };
 
-ALWAYS void ask(const unsigned char *at, const int N) {
-    if (N <= 2)
-        __builtin_prefetch(at + AHEAD);
+ALWAYS void ask(const unsigned char *at) {
+    __builtin_prefetch(at + AHEAD);
 }
 
 /* Sums that rest while others are formed: without this the compiler gives them the registers. */

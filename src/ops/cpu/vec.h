@@ -173,14 +173,14 @@ ALWAYS vi viload(const void *p) {
 ALWAYS vi vishr(vi v, unsigned n) {
     return _mm512_srli_epi32(v, n);
 }
+ALWAYS vi visar(vi v, unsigned n) {
+    return _mm512_srai_epi32(v, n);
+}
 ALWAYS vi vishl(vi v, unsigned n) {
     return _mm512_slli_epi32(v, n);
 }
 ALWAYS vi viand(vi v, uint32_t m) {
     return _mm512_and_si512(v, _mm512_set1_epi32((int)m));
-}
-ALWAYS vi viadd(vi v, int32_t n) {
-    return _mm512_add_epi32(v, _mm512_set1_epi32(n));
 }
 ALWAYS vi vixor(vi v, uint32_t m) {
     return _mm512_xor_si512(v, _mm512_set1_epi32((int)m));
@@ -196,10 +196,6 @@ ALWAYS vf vibits(vi v) {
 }
 ALWAYS vf vifloat(vi v) {
     return _mm512_cvtepi32_ps(v);
-}
-ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
-    return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask(v, _mm512_set1_epi32(limit)), otherwise,
-                                below);
 }
 /* Codes E2M1, eight in a lane: the four low nibbles of its bytes and the four high ones in a form
  * of which ve2m1_at takes values, times 1 / E2M1_UNIT. */
@@ -364,14 +360,14 @@ ALWAYS vi viload(const void *p) {
 ALWAYS vi vishr(vi v, unsigned n) {
     return _mm256_srli_epi32(v, (int)n);
 }
+ALWAYS vi visar(vi v, unsigned n) {
+    return _mm256_srai_epi32(v, (int)n);
+}
 ALWAYS vi vishl(vi v, unsigned n) {
     return _mm256_slli_epi32(v, (int)n);
 }
 ALWAYS vi viand(vi v, uint32_t m) {
     return _mm256_and_si256(v, _mm256_set1_epi32((int)m));
-}
-ALWAYS vi viadd(vi v, int32_t n) {
-    return _mm256_add_epi32(v, _mm256_set1_epi32(n));
 }
 ALWAYS vi vixor(vi v, uint32_t m) {
     return _mm256_xor_si256(v, _mm256_set1_epi32((int)m));
@@ -386,10 +382,6 @@ ALWAYS vf vibits(vi v) {
 }
 ALWAYS vf vifloat(vi v) {
     return _mm256_cvtepi32_ps(v);
-}
-ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
-    return _mm256_blendv_ps(otherwise, below,
-                            vibits(_mm256_cmpgt_epi32(_mm256_set1_epi32(limit), v)));
 }
 /* A table of f32 values holds eight; one of bytes all sixteen, doubled, and a conversion from the
  * top byte costs no more than finding the sign would. */
@@ -535,14 +527,14 @@ ALWAYS vi vishr(vi v, unsigned n) {
     typedef uint32_t vu __attribute__((vector_size(16)));
     return (vi)((vu)v >> n);
 }
+ALWAYS vi visar(vi v, unsigned n) {
+    return v >> (int)n;
+}
 ALWAYS vi vishl(vi v, unsigned n) {
     return v << (int)n;
 }
 ALWAYS vi viand(vi v, uint32_t m) {
     return v & (int32_t)m;
-}
-ALWAYS vi viadd(vi v, int32_t n) {
-    return v + n;
 }
 ALWAYS vi vixor(vi v, uint32_t m) {
     return v ^ (int32_t)m;
@@ -555,9 +547,6 @@ ALWAYS vf vibits(vi v) {
 }
 ALWAYS vf vifloat(vi v) {
     return __builtin_convertvector(v, vf);
-}
-ALWAYS vf vselect_below(vi v, int32_t limit, vf below, vf otherwise) {
-    return vselect(v < limit, below, otherwise);
 }
 #define E2M1_UNIT          1.0f
 ALWAYS void ve2m1_halves(vi v, vi *low, vi *high) {
@@ -583,18 +572,10 @@ ALWAYS void vdecode_mxfp4(const uint8_t *codes, uint8_t scale, vf w[8]) {
 }
 #endif
 
-/* E4M3 values of lanes that hold one code each. Subnormal codes count in steps of 2^-9. */
-ALWAYS vf ve4m3(vi code) {
-    vi size = viand(code, 0x7F);
-    vf normal = vibits(viadd(vishl(size, 20), 120 << 23));
-    vf value = vselect_below(size, 8, vifloat(size) * vset(0x1p-9f), normal);
-#if defined(WEIR_ISA_AVX512)
-    return _mm512_xor_ps(value, vibits(vishl(viand(code, 0x80), 24)));
-#elif defined(WEIR_ISA_AVX2)
-    return _mm256_xor_ps(value, vibits(vishl(viand(code, 0x80), 24)));
-#else
-    return (vf)((vi)value ^ vishl(viand(code, 0x80), 24));
-#endif
+/* Byte e of each lane as an E4M3 code: its bits where f32 has sign and exponent, whose bias is 120
+ * more. A subnormal code is subnormal there too: not within vflush. */
+ALWAYS vf ve4m3_at(vi lanes, const int e) {
+    return vibits(viand(visar(vitop(lanes, e), 4), 0x87F00000u)) * vset(0x1p120f);
 }
 
 /* Subnormal results and operands count as zero from vflush on until vunflush has its answer back:
