@@ -170,15 +170,18 @@ static void experts_up(const struct op_experts *a, const struct batch *b, struct
         return;
     }
     uint32_t inter = a->w1[0].rows, chunks = product_chunks(&a->w1[0]);
+    uint32_t grain = product_grain(&a->w1[0]);
     /* Shares count activations too: an expert chosen by many rows is that much more work. */
     uint32_t units = b->n_rows * a->top_k * chunks;
     for (struct span s; work_next(&work, units, &s);) {
         uint64_t begin = 0;
         for (uint32_t i = 0; i < g.active && begin < s.end; i++) {
             uint64_t n = g.begin[i + 1] - g.begin[i], end = begin + n * chunks;
-            /* A chunk belongs to the range in which it begins. */
-            uint64_t c0 = s.begin > begin ? (s.begin - begin + n - 1) / n : 0;
-            uint64_t c1 = s.end < end ? (s.end - begin + n - 1) / n : chunks;
+            /* Chunks that go together belong to the range in which the first begins. */
+            uint64_t part = n * grain;
+            uint64_t c0 = s.begin > begin ? (s.begin - begin + part - 1) / part * grain : 0;
+            uint64_t c1 = s.end < end ? (s.end - begin + part - 1) / part * grain : chunks;
+            c1 = c1 < chunks ? c1 : chunks;
             begin = end;
             const struct weight *w[2];
             if (c0 >= c1 || !expert_acquire(a, EXPERT_UP, g.expert[i], w))
@@ -223,9 +226,9 @@ static void experts_down(const struct op_experts *a, const struct batch *b, stru
     struct groups g = group(a, b->n_rows, &at);
     t->acts = at;
     if (!a->source) {
-        uint32_t width = a->w2[0].rows;
-        for (struct span s; work_next(&work, product_chunks(&a->w2[0]), &s);) {
-            uint32_t o0 = s.begin * PANEL_LANES, o1 = s.end * PANEL_LANES;
+        uint32_t width = a->w2[0].rows, unit = PANEL_LANES * product_grain(&a->w2[0]);
+        for (struct span s; work_next(&work, (width + unit - 1) / unit, &s);) {
+            uint32_t o0 = s.begin * unit, o1 = s.end * unit;
             o1 = o1 < width ? o1 : width;
             for (uint32_t i = 0; i < g.active; i++)
                 expert_down(a, t, &a->w2[g.expert[i]], &g, i, o0, o1, mode);

@@ -5,12 +5,13 @@
 #include "ops/cpu/product.h"
 
 /* The row of a part that a cut at `at` multiply-adds falls on; `per_row` of them make a row. Cuts
- * fall on whole chunks of rows, the unit of packed weights. */
-static uint32_t cut(uint64_t at, uint64_t begin, uint64_t per_row, uint32_t rows) {
+ * fall on whole chunks of rows, the unit of packed weights, or on several. */
+static uint32_t cut(uint64_t at, uint64_t begin, uint64_t per_row, const struct weight *w) {
     if (at <= begin)
         return 0;
-    uint64_t row = ((at - begin) / per_row + PANEL_LANES - 1) / PANEL_LANES * PANEL_LANES;
-    return row < rows ? (uint32_t)row : rows;
+    uint64_t unit = PANEL_LANES * product_grain(w);
+    uint64_t row = ((at - begin) / per_row + unit - 1) / unit * unit;
+    return row < w->rows ? (uint32_t)row : w->rows;
 }
 
 /* Rows of activations that are worked on together, and the scratch for them. */
@@ -74,8 +75,8 @@ static void parts(const struct op_linear *a, struct block *k, struct cuts c, enu
     for (uint32_t i = 0; i < a->n_parts; i++) {
         const struct linear_part *p = &a->part[i];
         uint64_t per_row = (uint64_t)p->w.cols + p->w2.cols;
-        uint32_t r0 = cut(c.lo, begin, per_row, p->w.rows);
-        uint32_t r1 = cut(c.hi, begin, per_row, p->w.rows);
+        uint32_t r0 = cut(c.lo, begin, per_row, &p->w);
+        uint32_t r1 = cut(c.hi, begin, per_row, &p->w);
         begin += per_row * p->w.rows;
         if (r0 < r1)
             part(k, p, r0, r1, mode);

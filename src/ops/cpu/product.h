@@ -113,6 +113,11 @@ void cpu_product_amx(const struct weight *w, const struct acts *acts, uint32_t c
 ALWAYS uint32_t product_chunks(const struct weight *w) {
     return (w->rows + PANEL_LANES - 1) / PANEL_LANES;
 }
+/* Chunks that are given out together: a whole panel is one stream of memory, of which a chunk alone
+ * takes a quarter of each kilobyte; of small matrices nobody would get a share then. */
+ALWAYS uint32_t product_grain(const struct weight *w) {
+    return product_chunks(w) >= 32 * (PANEL_ROWS / PANEL_LANES) ? PANEL_ROWS / PANEL_LANES : 1;
+}
 /* Where a chunk's lanes begin in line 0 of its panel, and the panel itself. */
 ALWAYS const unsigned char *product_panel(const struct weight *w, uint32_t chunk) {
     return (const unsigned char *)w->packed +

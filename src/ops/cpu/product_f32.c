@@ -82,10 +82,12 @@ ALWAYS void line_sums(const struct tile *t, const unsigned char *line, size_t ch
                       vf *part) {
     struct values v[4];
 #pragma GCC unroll 4
-    for (int b = 0; b < B; b++)
-        v[b] = values_of(line + (size_t)((v0 + b) / VECTORS) * chunk_bytes +
-                             (size_t)((v0 + b) % VECTORS) * VL * 4,
-                         kernel);
+    for (int b = 0; b < B; b++) {
+        const unsigned char *lanes = line + (size_t)((v0 + b) / VECTORS) * chunk_bytes;
+        if ((v0 + b) % VECTORS == 0)
+            ask(lanes);
+        v[b] = values_of(lanes + (size_t)((v0 + b) % VECTORS) * VL * 4, kernel);
+    }
 #pragma GCC unroll 8
     for (int e = 0; e < (int)lane_cols(kernel); e++) {
         vf w[4];
@@ -125,10 +127,8 @@ ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, cons
             for (int i = 0; i < B * N; i++)
                 part[i] = vset(0);
             const unsigned char *lines = first;
-            for (uint32_t i = 0; i < group; i += lane_cols(kernel), lines += line) {
-                ask(lines + (size_t)(rv / VECTORS) * chunk_bytes);
+            for (uint32_t i = 0; i < group; i += lane_cols(kernel), lines += line)
                 line_sums(t, lines, chunk_bytes, rv, k + i, kernel, N, B, part);
-            }
 #pragma GCC unroll 4
             for (int b = 0; b < B; b++) {
                 uint32_t lane = t->chunk * PANEL_LANES + (uint32_t)(rv + b) * VL;
