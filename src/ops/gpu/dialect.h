@@ -1,0 +1,137 @@
+/* dialect.h: what a kernel may say. One source is compiled by nvcc (waves of 32), by clang for AMD
+ * (waves of 64, no vendor headers) and by the host's compiler for the emulator (either width,
+ * emu/emu.h). Kernels are written in the common part of C and C++.
+ *
+ *   GPU_KERNEL(name, record, threads, blocks) { ... }   a kernel; its one argument is `struct
+ * record a`, by value; launched with `threads` threads at most, made to fit `blocks` a
+ *                   multiprocessor
+ *   GPU_FN          in front of a function that kernels call
+ *   GPU_SHARED(struct type, s);   struct type *s: the shared memory of the block. Its size is given
+ *                   at launch. What it holds at first is undefined
+ *   GPU_WAVE        lanes of a wave, 32 or 64. A block has whole waves
+ *   GPU_UNROLL GPU_ROLLED   in front of a loop: wholly unrolled, not at all
+ *   gpu_thread() gpu_lane() gpu_wave() gpu_waves()      place in the block
+ *   gpu_block_x() gpu_block_y() gpu_blocks_x()          place in the grid
+ *   gpu_barrier()   all threads of the block meet; none may have returned
+ *
+ * Collectives: every lane of the wave calls the same one. What is between the lanes of a wave needs
+ * no other meeting, what is between waves needs gpu_barrier().
+ *   gpu_shuffle_xor(v, mask) gpu_shuffle(v, lane)       and _u32 of both
+ *   gpu_ballot(bool)              gpu_mask, bit i from lane i; gpu_popcount(mask) counts its bits
+ *   gpu_max_u32(v) gpu_min_u32(v) over the wave
+ *   gpu_sum16(v)                  over aligned groups of 16 lanes; every lane gets it
+ *   gpu_mma16(acc, a, b)          acc += A B^T of 16 x 32 by 16 x 32 bf16 (see below)
+ *   gpu_strips_transposed(s, tile, stride)              reads strips of what lies [k][row]
+ *
+ * Memory: gpu_u4 is 16 bytes, at addresses that are multiples of 16.
+ *   gpu_load16(p) gpu_store16(p, v)                     cached
+ *   gpu_load16_stream(p) gpu_store16_stream(p, v)       read once or written once
+ *   gpu_copy16(shared, global, there) gpu_copy_commit() gpu_copy_wait(n)   16 bytes to shared
+ * memory behind the thread's back, zeros if not `there`. wait: all but the last n commits have
+ * arrived, for this thread; for others behind the next barrier gpu_atomic_add(p, n)          global
+ * memory, returns what was there; gpu_fence() before it makes this thread's writes visible to
+ * whoever sees the new value gpu_wait_previous() gpu_launch_next()   where the launch allowed the
+ * next kernel to begin early: nothing a kernel before wrote may be read above gpu_wait_previous()
+ *
+ * Numbers: gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
+ *
+ * Strips. The tile product takes 16 rows of 32 elements of k on either side. A lane holds strips of
+ * 8 elements, k ascending, of GPU_STRIPS rows: strip i is of row gpu_strip_row(i), from k =
+ * gpu_strip_k() on. So operands whose k is contiguous are read 16 bytes a lane straight from
+ * memory, on either vendor. Sums: GPU_SUMS a lane, element i is of row gpu_sum_row(i) of A, row
+ * gpu_sum_col(i) of B. */
+#ifndef WEIR_OPS_GPU_DIALECT_H
+#define WEIR_OPS_GPU_DIALECT_H
+
+#if defined(__CUDACC__)
+#include "ops/gpu/dialect_cuda.h"
+#elif defined(__HIP__)
+#include "ops/gpu/dialect_hip.h"
+#else
+#include "ops/gpu/emu/dialect_emu.h"
+#endif
+
+GPU_FN uint32_t gpu_strip_row(uint32_t i) {
+    return GPU_WAVE == 32 ? gpu_lane() / 4 + 8 * i : gpu_lane() % 16;
+}
+GPU_FN uint32_t gpu_strip_k(void) {
+    return GPU_WAVE == 32 ? gpu_lane() % 4 * 8 : gpu_lane() / 16 * 8;
+}
+GPU_FN uint32_t gpu_sum_row(uint32_t i) {
+    return GPU_WAVE == 32 ? gpu_lane() / 4 + i / 2 % 2 * 8 : gpu_lane() / 16 * 4 + i;
+}
+GPU_FN uint32_t gpu_sum_col(uint32_t i) {
+    return GPU_WAVE == 32 ? gpu_lane() % 4 * 2 + i % 2 + i / 4 * 8 : gpu_lane() % 16;
+}
+
+/* ------------------------------------------------------------------------------ numbers */
+
+#define GPU_INFINITY gpu_as_f32(0x7F800000u)
+
+GPU_FN float gpu_bf16_lo(uint32_t pair) {
+    return gpu_as_f32(pair << 16);
+}
+GPU_FN float gpu_bf16_hi(uint32_t pair) {
+    return gpu_as_f32(pair & 0xFFFF0000u);
+}
+GPU_FN float gpu_from_bf16(uint16_t h) {
+    return gpu_as_f32((uint32_t)h << 16);
+}
+/* To nearest even; NaN stays NaN. */
+GPU_FN uint16_t gpu_to_bf16(float f) {
+    return (uint16_t)(gpu_bf16_pair(f, 0) & 0xFFFFu);
+}
+
+GPU_FN float gpu_exp(float x) {
+    return gpu_exp2(x * 1.44269504f);
+}
+GPU_FN float gpu_sigmoid(float x) {
+    return gpu_rcp(1.0f + gpu_exp(-x));
+}
+/* Error about 1e-7 of 1: what multiplies it is of the order of 1. */
+GPU_FN float gpu_tanh(float x) {
+    return 1.0f - 2.0f * gpu_rcp(1.0f + gpu_exp(2.0f * x));
+}
+/* log(1 + e^x) without overflow. */
+GPU_FN float gpu_softplus(float x) {
+    float a = x > 0 ? x : -x;
+    return (x > 0 ? x : 0) + gpu_log2(1.0f + gpu_exp(-a)) * 0.69314718f;
+}
+/* E4M3 code; the two that mean NaN become 480: whoever writes codes says NaN by their scale. */
+GPU_FN float gpu_from_e4m3(uint32_t code) {
+    return gpu_as_f32((code & 0x80u) << 24 | (code & 0x7Fu) << 20) * 0x1p120f;
+}
+/* A key whose order as an unsigned number is that of floats; NaN above or below all. */
+GPU_FN uint32_t gpu_order_key(float f) {
+    uint32_t u = gpu_as_u32(f);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* ------------------------------------------------------------------------------ sums over lanes */
+
+GPU_FN float gpu_wave_sum(float v) {
+    v = gpu_sum16(v);
+    v += gpu_shuffle_xor(v, 16);
+    return GPU_WAVE == 64 ? v + gpu_shuffle_xor(v, 32) : v;
+}
+GPU_FN float gpu_wave_max(float v) {
+    for (uint32_t m = GPU_WAVE / 2; m > 0; m /= 2) {
+        float other = gpu_shuffle_xor(v, m);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+/* Over the block. `partial`: a float for each wave, used by nothing else until the next barrier
+ * after this one. */
+GPU_FN float gpu_block_sum(float v, float *partial) {
+    v = gpu_wave_sum(v);
+    if (gpu_lane() == 0)
+        partial[gpu_wave()] = v;
+    gpu_barrier();
+    float sum = 0;
+    for (uint32_t w = 0; w < gpu_waves(); w++)
+        sum += partial[w];
+    return sum;
+}
+
+#endif

@@ -1,0 +1,202 @@
+/* dialect_cuda.h: the dialect for NVIDIA, sm_80 and later (nvcc). Included by dialect.h alone. */
+#ifndef WEIR_OPS_GPU_DIALECT_CUDA_H
+#define WEIR_OPS_GPU_DIALECT_CUDA_H
+
+#include <stdint.h>
+
+#define GPU_WAVE 32
+#define GPU_FN   static __device__ __forceinline__
+#define GPU_KERNEL(NAME, RECORD, THREADS, BLOCKS)                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                  \
+        NAME(const __grid_constant__ struct RECORD a)
+#define GPU_SHARED(TYPE, NAME)                                                                     \
+    extern __shared__ __align__(16) unsigned char gpu_shared_bytes[];                              \
+    TYPE *NAME = (TYPE *)gpu_shared_bytes
+#define GPU_UNROLL    _Pragma("unroll")
+#define GPU_ROLLED    _Pragma("unroll 1")
+#define gpu_barrier() __syncthreads()
+
+typedef uint32_t gpu_mask;
+struct __align__(16) gpu_u4 {
+    uint32_t x, y, z, w;
+};
+
+GPU_FN uint32_t gpu_thread(void) {
+    return threadIdx.x;
+}
+GPU_FN uint32_t gpu_lane(void) {
+    return threadIdx.x % GPU_WAVE;
+}
+GPU_FN uint32_t gpu_wave(void) {
+    return threadIdx.x / GPU_WAVE;
+}
+GPU_FN uint32_t gpu_waves(void) {
+    return blockDim.x / GPU_WAVE;
+}
+GPU_FN uint32_t gpu_block_x(void) {
+    return blockIdx.x;
+}
+GPU_FN uint32_t gpu_block_y(void) {
+    return blockIdx.y;
+}
+GPU_FN uint32_t gpu_blocks_x(void) {
+    return gridDim.x;
+}
+
+GPU_FN float gpu_as_f32(uint32_t u) {
+    return __uint_as_float(u);
+}
+GPU_FN uint32_t gpu_as_u32(float f) {
+    return __float_as_uint(f);
+}
+GPU_FN float gpu_exp2(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+GPU_FN float gpu_log2(float x) {
+    float y;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+GPU_FN float gpu_rsqrt(float x) {
+    float y;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+GPU_FN float gpu_rcp(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+GPU_FN uint32_t gpu_bf16_pair(float lo, float hi) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+    return pair;
+}
+/* Both halves of x times both of y, each rounded to nearest even. */
+GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
+    uint32_t z;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(0x80008000u));
+    return z;
+}
+
+GPU_FN float gpu_shuffle_xor(float v, uint32_t mask) {
+    return __shfl_xor_sync(0xFFFFFFFFu, v, (int)mask);
+}
+GPU_FN float gpu_shuffle(float v, uint32_t lane) {
+    return __shfl_sync(0xFFFFFFFFu, v, (int)lane);
+}
+GPU_FN uint32_t gpu_shuffle_xor_u32(uint32_t v, uint32_t mask) {
+    return __shfl_xor_sync(0xFFFFFFFFu, v, (int)mask);
+}
+GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, uint32_t lane) {
+    return __shfl_sync(0xFFFFFFFFu, v, (int)lane);
+}
+GPU_FN gpu_mask gpu_ballot(bool yes) {
+    return __ballot_sync(0xFFFFFFFFu, yes);
+}
+GPU_FN uint32_t gpu_popcount(gpu_mask m) {
+    return (uint32_t)__popc(m);
+}
+GPU_FN uint32_t gpu_max_u32(uint32_t v) {
+    return __reduce_max_sync(0xFFFFFFFFu, v);
+}
+GPU_FN uint32_t gpu_min_u32(uint32_t v) {
+    return __reduce_min_sync(0xFFFFFFFFu, v);
+}
+GPU_FN float gpu_sum16(float v) {
+    GPU_UNROLL
+    for (uint32_t m = 8; m > 0; m /= 2)
+        v += gpu_shuffle_xor(v, m);
+    return v;
+}
+
+GPU_FN gpu_u4 gpu_load16(const void *p) {
+    return *(const gpu_u4 *)p;
+}
+GPU_FN void gpu_store16(void *p, gpu_u4 v) {
+    *(gpu_u4 *)p = v;
+}
+/* Volatile, so that what was written above gpu_wait_previous() stays there. */
+GPU_FN gpu_u4 gpu_load16_stream(const void *p) {
+    gpu_u4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+GPU_FN void gpu_store16_stream(void *p, gpu_u4 v) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+GPU_FN uint32_t gpu_shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+GPU_FN void gpu_copy16(void *shared, const void *global, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(shared)),
+                 "l"(global), "r"(there ? 16 : 0)
+                 : "memory");
+}
+GPU_FN void gpu_copy_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#define gpu_copy_wait(N) asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory")
+GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n) {
+    return atomicAdd(p, n);
+}
+GPU_FN void gpu_fence(void) {
+    __threadfence();
+}
+GPU_FN void gpu_wait_previous(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+GPU_FN void gpu_launch_next(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+enum { GPU_STRIPS = 2, GPU_SUMS = 8 };
+struct gpu_strips {
+    gpu_u4 row[GPU_STRIPS];
+};
+struct gpu_sums {
+    float at[GPU_SUMS];
+};
+
+GPU_FN void gpu_mma_half(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                         uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/* The instruction wants k = 2t, 2t+1, 2t+8, 2t+9 of lane t of four; a sum does not care in which
+ * order its terms are named, so that each takes eight contiguous ones in two instructions. */
+GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const gpu_u4 x = a->row[0], y = a->row[1], z = b->row[half];
+        gpu_mma_half(c->at + 4 * half, x.x, y.x, x.y, y.y, z.x, z.y);
+        gpu_mma_half(c->at + 4 * half, x.z, y.z, x.w, y.w, z.z, z.w);
+    }
+}
+/* Pairs of k = 8t + 2p, 8t + 2p + 1 for lane t of four: so the 8 rows of matrix p are these. */
+GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+    uint32_t p = gpu_lane() / 8, r = gpu_lane() % 8, k = r / 2 * 8 + p * 2 + r % 2;
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t from = gpu_shared_address(tile + k * stride + half * 8);
+        gpu_u4 *to = &s->row[half];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                     : "r"(from)
+                     : "memory");
+    }
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* dialect_emu.h: the dialect for the emulator, in plain C. GPU_WAVE comes from the command line;
+ * kernels get the suffix _emu32 or _emu64, so that one program holds both. Included by dialect.h
+ * alone. */
+#ifndef WEIR_OPS_GPU_EMU_DIALECT_EMU_H
+#define WEIR_OPS_GPU_EMU_DIALECT_EMU_H
+
+#include "ops/gpu/emu/fiber.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#if !defined(GPU_WAVE) || (GPU_WAVE != 32 && GPU_WAVE != 64)
+#error "GPU_WAVE must be 32 or 64"
+#endif
+
+#define GPU_FN              static inline __attribute__((unused))
+#define GPU_NAME_2(NAME, W) NAME##_emu##W
+#define GPU_NAME_1(NAME, W) GPU_NAME_2(NAME, W)
+#define GPU_KERNEL(NAME, RECORD, THREADS, BLOCKS)                                                  \
+    static void NAME##_body(const struct RECORD a);                                                \
+    void GPU_NAME_1(NAME, GPU_WAVE)(const void *record);                                           \
+    void GPU_NAME_1(NAME, GPU_WAVE)(const void *record) {                                          \
+        NAME##_body(*(const struct RECORD *)record);                                               \
+    }                                                                                              \
+    static void NAME##_body(const struct RECORD a)
+#define GPU_SHARED(TYPE, NAME) TYPE *NAME = emu_shared(sizeof(TYPE))
+#define GPU_UNROLL
+#define GPU_ROLLED
+#define gpu_barrier() emu_barrier(__LINE__)
+
+#if GPU_WAVE == 32
+typedef uint32_t gpu_mask;
+#else
+typedef uint64_t gpu_mask;
+#endif
+struct gpu_u4 {
+    uint32_t x, y, z, w;
+} __attribute__((aligned(16)));
+
+GPU_FN uint32_t gpu_thread(void) {
+    return emu_here()->thread;
+}
+GPU_FN uint32_t gpu_lane(void) {
+    return gpu_thread() % GPU_WAVE;
+}
+GPU_FN uint32_t gpu_wave(void) {
+    return gpu_thread() / GPU_WAVE;
+}
+GPU_FN uint32_t gpu_waves(void) {
+    return emu_here()->threads / GPU_WAVE;
+}
+GPU_FN uint32_t gpu_block_x(void) {
+    return emu_here()->block_x;
+}
+GPU_FN uint32_t gpu_block_y(void) {
+    return emu_here()->block_y;
+}
+GPU_FN uint32_t gpu_blocks_x(void) {
+    return emu_here()->blocks_x;
+}
+
+GPU_FN float gpu_as_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+GPU_FN uint32_t gpu_as_u32(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+GPU_FN float gpu_exp2(float x) {
+    return exp2f(x);
+}
+GPU_FN float gpu_log2(float x) {
+    return log2f(x);
+}
+GPU_FN float gpu_rsqrt(float x) {
+    return 1.0f / sqrtf(x);
+}
+GPU_FN float gpu_rcp(float x) {
+    return 1.0f / x;
+}
+GPU_FN uint32_t gpu_bf16_bits(float f) {
+    uint32_t u = gpu_as_u32(f);
+    return f != f ? u >> 16 | 0x40u : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;
+}
+GPU_FN uint32_t gpu_bf16_pair(float lo, float hi) {
+    return gpu_bf16_bits(lo) | gpu_bf16_bits(hi) << 16;
+}
+GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
+    return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
+                         gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
+}
+
+/* Every collective puts down what this lane gives and takes up what others gave. */
+GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, uint32_t lane) {
+    const struct emu_gift *all = emu_meet(EMU_SHUFFLE, &v, sizeof v, NULL)->gift;
+    memcpy(&v, all[lane % GPU_WAVE].bytes, sizeof v);
+    return v;
+}
+GPU_FN uint32_t gpu_shuffle_xor_u32(uint32_t v, uint32_t mask) {
+    return gpu_shuffle_u32(v, gpu_lane() ^ mask);
+}
+GPU_FN float gpu_shuffle(float v, uint32_t lane) {
+    return gpu_as_f32(gpu_shuffle_u32(gpu_as_u32(v), lane));
+}
+GPU_FN float gpu_shuffle_xor(float v, uint32_t mask) {
+    return gpu_shuffle(v, gpu_lane() ^ mask);
+}
+GPU_FN gpu_mask gpu_ballot(bool yes) {
+    const struct emu_gift *all = emu_meet(EMU_BALLOT, &yes, sizeof yes, NULL)->gift;
+    gpu_mask mask = 0;
+    for (uint32_t i = 0; i < GPU_WAVE; i++)
+        mask |= (gpu_mask)(all[i].bytes[0] != 0) << i;
+    return mask;
+}
+GPU_FN uint32_t gpu_popcount(gpu_mask m) {
+    return (uint32_t)__builtin_popcountll(m);
+}
+GPU_FN uint32_t gpu_max_u32(uint32_t v) {
+    const struct emu_gift *all = emu_meet(EMU_MAX, &v, sizeof v, NULL)->gift;
+    for (uint32_t i = 0; i < GPU_WAVE; i++) {
+        uint32_t other;
+        memcpy(&other, all[i].bytes, sizeof other);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+GPU_FN uint32_t gpu_min_u32(uint32_t v) {
+    return ~gpu_max_u32(~v);
+}
+/* In the order of a device: pairs, fours, eights, sixteen. */
+GPU_FN float gpu_sum16(float v) {
+    const struct emu_gift *all = emu_meet(EMU_SUM16, &v, sizeof v, NULL)->gift;
+    float part[16];
+    for (uint32_t i = 0; i < 16; i++)
+        memcpy(&part[i], all[gpu_lane() / 16 * 16 + i].bytes, sizeof v);
+    for (uint32_t m = 8; m > 0; m /= 2)
+        for (uint32_t i = 0; i < m; i++)
+            part[i] += part[i + m];
+    return part[0];
+}
+
+GPU_FN struct gpu_u4 gpu_load16(const void *p) {
+    struct gpu_u4 v;
+    emu_check_aligned(p);
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+GPU_FN void gpu_store16(void *p, struct gpu_u4 v) {
+    emu_check_aligned(p);
+    memcpy(p, &v, sizeof v);
+}
+GPU_FN struct gpu_u4 gpu_load16_stream(const void *p) {
+    return gpu_load16(p);
+}
+GPU_FN void gpu_store16_stream(void *p, struct gpu_u4 v) {
+    gpu_store16(p, v);
+}
+GPU_FN void gpu_copy16(void *shared, const void *global, bool there) {
+    emu_copy16(shared, global, there);
+}
+GPU_FN void gpu_copy_commit(void) {
+    emu_copy_commit();
+}
+#define gpu_copy_wait(N) emu_copy_wait(N)
+GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n) {
+    uint32_t was = *p;
+    *p = was + n;
+    return was;
+}
+GPU_FN void gpu_fence(void) {}
+GPU_FN void gpu_wait_previous(void) {}
+GPU_FN void gpu_launch_next(void) {}
+
+enum { GPU_STRIPS = 64 / GPU_WAVE, GPU_SUMS = 256 / GPU_WAVE };
+struct gpu_strips {
+    struct gpu_u4 row[GPU_STRIPS];
+};
+struct gpu_sums {
+    float at[GPU_SUMS];
+};
+struct gpu_mma_gift {
+    struct gpu_strips a, b;
+};
+GPU_FN uint32_t gpu_strip_row(uint32_t i);
+GPU_FN uint32_t gpu_strip_k(void);
+GPU_FN uint32_t gpu_sum_row(uint32_t i);
+GPU_FN uint32_t gpu_sum_col(uint32_t i);
+
+/* The whole product, once for the wave, by whoever came last. */
+GPU_FN void gpu_mma_product(struct emu_gathering *g) {
+    float A[16][32], B[16][32];
+    for (uint32_t lane = 0; lane < GPU_WAVE; lane++) {
+        uint32_t row = GPU_WAVE == 32 ? lane / 4 : lane % 16;
+        uint32_t k = GPU_WAVE == 32 ? lane % 4 * 8 : lane / 16 * 8;
+        for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+            uint16_t a[8], b[8];
+            struct gpu_mma_gift gift;
+            memcpy(&gift, g->gift[lane].bytes, sizeof gift);
+            memcpy(a, &gift.a.row[i], sizeof a);
+            memcpy(b, &gift.b.row[i], sizeof b);
+            for (uint32_t e = 0; e < 8; e++) {
+                A[row + 8 * i][k + e] = gpu_as_f32((uint32_t)a[e] << 16);
+                B[row + 8 * i][k + e] = gpu_as_f32((uint32_t)b[e] << 16);
+            }
+        }
+    }
+    for (uint32_t r = 0; r < 16; r++)
+        for (uint32_t c = 0; c < 16; c++) {
+            float sum = 0;
+            for (uint32_t k = 0; k < 32; k++)
+                sum += A[r][k] * B[c][k];
+            g->sum[r][c] = sum;
+        }
+}
+GPU_FN void gpu_mma16(struct gpu_sums *c, const struct gpu_strips *a, const struct gpu_strips *b) {
+    struct gpu_mma_gift gift = {*a, *b};
+    const struct emu_gathering *g = emu_meet(EMU_MMA, &gift, sizeof gift, gpu_mma_product);
+    for (uint32_t i = 0; i < GPU_SUMS; i++)
+        c->at[i] += g->sum[gpu_sum_row(i)][gpu_sum_col(i)];
+}
+GPU_FN void gpu_strips_transposed(struct gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+    emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+        uint16_t strip[8];
+        for (uint32_t e = 0; e < 8; e++)
+            strip[e] = tile[(gpu_strip_k() + e) * stride + gpu_strip_row(i)];
+        emu_check_aligned(tile + gpu_strip_k() * stride);
+        memcpy(&s->row[i], strip, sizeof strip);
+    }
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* emu.c: one block of a kernel as fibers: who runs, who waits, what lanes hand each other.
+ * Invariant that bites: a lane may be one meeting ahead of a slow one of its wave and no more, so
+ * that two gatherings, used in turn, are enough. */
+#include "ops/gpu/emu/emu.h"
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "ops/gpu/emu/fiber.h"
+#include "ops/gpu/emu/switch.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+enum {
+    MOST_COPIES = 64, /* that one thread may have under way */
+    READY_WORDS = EMU_MAX_THREADS / 64,
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    bool there;
+    uint32_t commit;
+};
+enum state { READY, AT_BARRIER, AT_MEETING, RETURNED };
+struct fiber {
+    struct context context;
+    struct emu_place place;
+    enum state state;
+    int line;
+    struct copy copy[MOST_COPIES];
+    uint32_t n_copies, commits;
+};
+struct wave {
+    struct emu_gathering gathering[2];
+    uint32_t arrived, generation;
+    enum emu_kind kind;
+};
+struct block {
+    const struct emu_launch *launch;
+    struct fiber *fiber;
+    struct wave *wave;
+    uint64_t ready[READY_WORDS];
+    void *shared;
+    struct context outside;
+    uint32_t running, at_barrier, returned;
+    uint64_t drawn;
+    bool failed;
+    weir_error *err;
+};
+
+static struct block *block; /* the one that runs */
+
+static struct fiber *running(void) {
+    return &block->fiber[block->running];
+}
+
+const struct emu_place *emu_here(void) {
+    return &running()->place;
+}
+
+/* The block ends here; its fibers are left as they are. */
+static void __attribute__((format(printf, 1, 2), noreturn)) fault(const char *format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const struct emu_place *p = emu_here();
+    weir_fail(block->err, WEIR_BAD_VALUE, "kernel", "block %u,%u: %s", p->block_x, p->block_y,
+              text);
+    block->failed = true;
+    context_change(&running()->context, &block->outside, true);
+    abort();
+}
+
+static const char *waits_at(const struct fiber *f) {
+    switch (f->state) {
+    case READY: return "runs";
+    case AT_BARRIER: return "waits at a barrier";
+    case AT_MEETING: return "waits for its wave";
+    case RETURNED: return "has returned";
+    }
+    return "?";
+}
+
+/* Nobody can run: names one that waits and one that it will never meet. */
+static void __attribute__((noreturn)) deadlock(void) {
+    uint32_t n = block->launch->threads, waiting = n;
+    for (uint32_t i = 0; i < n && waiting == n; i++)
+        if (block->fiber[i].state != RETURNED)
+            waiting = i;
+    const struct fiber *f = &block->fiber[waiting];
+    for (uint32_t i = 0; i < n; i++)
+        if (block->fiber[i].state != f->state)
+            fault("thread %u %s, thread %u %s", waiting, waits_at(f), i,
+                  waits_at(&block->fiber[i]));
+    fault("thread %u %s, and so do all others", waiting, waits_at(f));
+}
+
+/* Bits of `ready` are threads that can run. */
+static void set_ready(uint32_t thread, bool ready) {
+    uint64_t bit = (uint64_t)1 << thread % 64;
+    block->fiber[thread].state = READY;
+    block->ready[thread / 64] =
+        ready ? block->ready[thread / 64] | bit : block->ready[thread / 64] & ~bit;
+}
+
+/* The lowest that can run among threads [from, to), or the highest; false: none can. */
+static bool find_ready(uint32_t from, uint32_t to, bool highest, uint32_t *found) {
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t at = highest ? from + to - 1 - i : i;
+        uint64_t word = block->ready[at / 64];
+        if (word >> at % 64 & 1) {
+            *found = at;
+            return true;
+        }
+        if (!word) /* none of these 64: on to the next */
+            i += highest ? at % 64 : 63 - at % 64;
+    }
+    return false;
+}
+
+/* Mostly a thread of the same wave, from one end or the other; else anybody. */
+static bool find_any(uint32_t *found) {
+    const struct emu_launch *l = block->launch;
+    uint64_t bits = rng_at(l->seed, 1, block->drawn++);
+    uint32_t wave = block->running / l->wave * l->wave;
+    uint32_t from = (uint32_t)(bits >> 8) % l->threads;
+    if (bits % 8 && find_ready(wave, wave + l->wave, bits & 16, found))
+        return true;
+    return find_ready(from, l->threads, false, found) || find_ready(0, from, false, found);
+}
+
+/* The next to run; or deadlock. No order is fair: the first threads, the last or, at random, those
+ * of one wave come as far as they can before others move. */
+static uint32_t next_ready(void) {
+    uint32_t n = block->launch->threads, found = 0;
+    bool any = false;
+    switch (block->launch->order) {
+    case EMU_FORWARD: any = find_ready(0, n, false, &found); break;
+    case EMU_REVERSE: any = find_ready(0, n, true, &found); break;
+    case EMU_RANDOM:
+    case EMU_ORDERS: any = find_any(&found); break;
+    }
+    if (!any)
+        deadlock();
+    return found;
+}
+
+/* The running fiber has to wait. */
+static void wait_as(enum state state) {
+    struct fiber *me = running();
+    set_ready(me->place.thread, false);
+    me->state = state;
+    uint32_t next = next_ready();
+    block->running = next;
+    context_change(&me->context, &block->fiber[next].context, false);
+}
+
+void emu_barrier(int line) {
+    struct fiber *me = running();
+    uint32_t n = block->launch->threads;
+    me->line = line;
+    if (++block->at_barrier < n) {
+        wait_as(AT_BARRIER);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (block->fiber[i].line != line)
+            fault("thread %u meets thread %u at different barriers, lines %d and %d", i,
+                  me->place.thread, block->fiber[i].line, line);
+        set_ready(i, true);
+    }
+    block->at_barrier = 0;
+}
+
+const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_t bytes,
+                                     void (*finish)(struct emu_gathering *)) {
+    struct fiber *me = running();
+    uint32_t lanes = block->launch->wave, lane = me->place.thread % lanes;
+    struct wave *w = &block->wave[me->place.thread / lanes];
+    struct emu_gathering *g = &w->gathering[w->generation % 2];
+    if (w->arrived && w->kind != kind)
+        fault("thread %u of a wave meets others that do something else", me->place.thread);
+    w->kind = kind;
+    if (bytes)
+        memcpy(g->gift[lane].bytes, gift, bytes);
+    if (++w->arrived < lanes) {
+        wait_as(AT_MEETING);
+        return g;
+    }
+    if (finish)
+        finish(g);
+    w->arrived = 0;
+    w->generation++;
+    for (uint32_t i = 0; i < lanes; i++)
+        set_ready(me->place.thread - lane + i, true);
+    return g;
+}
+
+void *emu_shared(size_t bytes) {
+    if (bytes > block->launch->shared_bytes)
+        fault("wants %zu bytes of shared memory, launched with %zu", bytes,
+              block->launch->shared_bytes);
+    return block->shared;
+}
+
+void emu_check_aligned(const void *p) {
+    if ((uintptr_t)p % 16)
+        fault("thread %u: 16 bytes at an address that is no multiple of 16",
+              running()->place.thread);
+}
+
+void emu_copy16(void *to, const void *from, bool there) {
+    struct fiber *me = running();
+    emu_check_aligned(to);
+    emu_check_aligned(from);
+    if (me->n_copies == MOST_COPIES)
+        fault("thread %u has more than %d copies under way", me->place.thread, MOST_COPIES);
+    me->copy[me->n_copies++] = (struct copy){to, from, there, me->commits};
+}
+
+void emu_copy_commit(void) {
+    running()->commits++;
+}
+
+void emu_copy_wait(uint32_t behind) {
+    struct fiber *me = running();
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < me->n_copies; i++) {
+        struct copy c = me->copy[i];
+        if (c.commit + behind >= me->commits)
+            me->copy[kept++] = c;
+        else if (c.there)
+            memcpy(c.to, c.from, 16);
+        else
+            memset(c.to, 0, 16);
+    }
+    me->n_copies = kept;
+}
+
+static void begin_fiber(void) {
+    context_arrived(&block->outside);
+    block->launch->kernel(block->launch->record);
+    struct fiber *me = running();
+    if (me->n_copies)
+        fault("thread %u returns and leaves %u copies under way", me->place.thread, me->n_copies);
+    set_ready(me->place.thread, false);
+    me->state = RETURNED;
+    if (++block->returned == block->launch->threads)
+        context_change(&me->context, &block->outside, true);
+    block->running = next_ready();
+    context_change(&me->context, &running()->context, true);
+    abort();
+}
+
+static void run_block(uint32_t x, uint32_t y, void *stacks) {
+    const struct emu_launch *l = block->launch;
+    for (uint32_t i = 0; i < l->threads; i++) {
+        struct fiber *f = &block->fiber[i];
+        context_prepare(&f->context, stacks, i, begin_fiber);
+        f->place = (struct emu_place){i, l->threads, x, y, l->blocks_x};
+        set_ready(i, true);
+        f->n_copies = f->commits = 0;
+    }
+    for (uint32_t i = 0; i < l->threads / l->wave; i++)
+        block->wave[i].arrived = block->wave[i].generation = 0;
+    block->at_barrier = block->returned = 0;
+    memset(block->shared, 0xFF, l->shared_bytes);
+    block->running = 0;
+    block->running = next_ready();
+    context_change(&block->outside, &running()->context, false);
+}
+
+/* Block numbers in the order that they run in. */
+static void order_blocks(const struct emu_launch *l, uint32_t *list, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = l->order == EMU_REVERSE ? n - 1 - i : i;
+    for (uint32_t i = n; l->order == EMU_RANDOM && i > 1; i--) {
+        uint32_t other = (uint32_t)(rng_at(l->seed, 2, i) % i), was = list[i - 1];
+        list[i - 1] = list[other];
+        list[other] = was;
+    }
+}
+
+weir_status emu_run(const struct emu_launch *l, weir_error *err) {
+    WEIR_ASSERT(l->threads > 0 && l->threads % l->wave == 0 && l->threads <= EMU_MAX_THREADS);
+    uint32_t n = l->blocks_x * l->blocks_y;
+    void *stacks = context_stacks(l->threads);
+    uint32_t *list = malloc((n ? n : 1) * sizeof *list);
+    struct block b = {.launch = l, .err = err};
+    b.fiber = calloc(l->threads, sizeof *b.fiber);
+    b.wave = calloc(l->threads / l->wave, sizeof *b.wave);
+    /* To the byte, so that a sanitizer sees what reaches beyond it. */
+    bool taken = posix_memalign(&b.shared, 16, l->shared_bytes ? l->shared_bytes : 1) == 0;
+    bool ready = stacks && list && b.fiber && b.wave && taken;
+    if (ready) {
+        order_blocks(l, list, n);
+        block = &b;
+        for (uint32_t i = 0; i < n && !b.failed; i++)
+            run_block(list[i] % l->blocks_x, list[i] / l->blocks_x, stacks);
+        block = NULL;
+    }
+    if (taken)
+        free(b.shared);
+    free(b.wave);
+    free(b.fiber);
+    free(list);
+    if (stacks)
+        context_stacks_free(stacks, l->threads);
+    if (!ready)
+        return weir_fail(err, WEIR_NO_MEMORY, "kernel", "no memory for %u fibers", l->threads);
+    return b.failed ? WEIR_BAD_VALUE : WEIR_OK;
+}

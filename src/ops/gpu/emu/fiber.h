@@ -1,0 +1,52 @@
+/* fiber.h: what the emulator does for a running kernel (dialect_emu.h says it in the dialect's
+ * words). Every thread of a block is a fiber of one thread of this machine; it runs until it has to
+ * wait for others. */
+#ifndef WEIR_OPS_GPU_EMU_FIBER_H
+#define WEIR_OPS_GPU_EMU_FIBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct emu_place {
+    uint32_t thread, threads, block_x, block_y, blocks_x;
+};
+/* Where the running fiber is. */
+const struct emu_place *emu_here(void);
+
+/* All fibers of the block meet. `line`: of the call; threads that meet at different ones are a
+ * fault. */
+void emu_barrier(int line);
+
+/* What the lanes of a wave do together. */
+enum emu_kind {
+    EMU_SHUFFLE = 1,
+    EMU_BALLOT,
+    EMU_MAX,
+    EMU_SUM16,
+    EMU_MMA,
+    EMU_TRANSPOSE,
+};
+enum { EMU_GIFT_BYTES = 64, EMU_LANES = 64 };
+struct emu_gift {
+    unsigned char bytes[EMU_GIFT_BYTES];
+};
+struct emu_gathering {
+    struct emu_gift gift[EMU_LANES];
+    float sum[16][16]; /* of `finish` */
+};
+/* The lanes of the wave meet, each with `bytes` bytes at `gift`; the last calls `finish` unless
+ * NULL. What comes back stays as it is until this lane's next but one meeting. */
+const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_t bytes,
+                                     void (*finish)(struct emu_gathering *));
+
+/* The block's shared memory, of which a kernel wants so much. */
+void *emu_shared(size_t bytes);
+/* 16 bytes that arrive when this fiber waits for them, no earlier. */
+void emu_copy16(void *to, const void *from, bool there);
+void emu_copy_commit(void);
+void emu_copy_wait(uint32_t behind);
+/* A fault unless p is a multiple of 16. */
+void emu_check_aligned(const void *p);
+
+#endif

@@ -1,0 +1,122 @@
+/* launch.c: see launch.h. Figures that were measured: docs/gpu.md. */
+#include "ops/gpu/launch.h"
+
+#include <stdbool.h>
+
+#define KERNEL_INFO(NAME, RECORD, FILE) {#NAME, #FILE, sizeof(struct RECORD)},
+static const struct gpu_kernel_info kernels[] = {GPU_KERNELS(KERNEL_INFO)};
+
+const struct gpu_kernel_info *gpu_kernel_info(enum gpu_kernel k) {
+    return &kernels[k];
+}
+
+static const struct gpu_launch none = {.kernel = GPU_NO_KERNEL};
+
+static uint32_t divide_up(uint32_t n, uint32_t by) {
+    return (n + by - 1) / by;
+}
+
+struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows) {
+    if (a->cols > GPU_ROW_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_norm, rows, 1, 256, sizeof(struct gpu_norm_shared)};
+}
+
+struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows) {
+    if (a->cols > GPU_ROW_MOST)
+        return none;
+    /* 16 columns a thread, whole waves of either width. */
+    uint32_t threads = divide_up(divide_up(a->cols, 16), 64) * 64;
+    return (struct gpu_launch){GPU_weir_mix_norm, rows, 1, threads,
+                               sizeof(struct gpu_mix_norm_shared)};
+}
+
+/* Blocks that the parts need when `split` waves share a group of rows of W. */
+static uint32_t blocks_of(struct gpu_linear *a, uint32_t rows_of_block) {
+    uint32_t blocks = 0;
+    for (uint32_t p = 0; p < a->n_parts; p++) {
+        a->part[p].first_block = blocks;
+        blocks += divide_up(a->part[p].rows, rows_of_block);
+    }
+    return blocks;
+}
+
+struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
+    enum { THREADS = 256, GEMV_ROWS = 2, TILE = 16, GEMV_MOST = 4, RESIDENT = 4 };
+    for (uint32_t p = 0; p < a->n_parts; p++)
+        if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8))
+            return none;
+    if (!a->x_rows || a->x_rows > GPU_SKINNY_ROWS)
+        return none;
+    const bool tiles = a->x_rows > GEMV_MOST;
+    const uint32_t waves = THREADS / shape.wave, group = tiles ? TILE : GEMV_ROWS;
+    uint32_t split = a->split ? a->split : 1, blocks;
+    /* As few waves for a group of rows as fill the device: each must sum up at the end. */
+    while ((blocks = blocks_of(a, waves / split * group)) < RESIDENT * shape.multiprocessors &&
+           !a->split && split < waves)
+        split *= 2;
+    a->split = split;
+    enum gpu_kernel k = a->x_rows == 1    ? GPU_weir_gemv_1
+                        : a->x_rows == 2  ? GPU_weir_gemv_2
+                        : !tiles          ? GPU_weir_gemv_4
+                        : a->x_rows <= 16 ? GPU_weir_skinny_1
+                        : a->x_rows <= 32 ? GPU_weir_skinny_2
+                                          : GPU_weir_skinny_4;
+    return (struct gpu_launch){k, blocks, 1, THREADS,
+                               tiles ? sizeof(struct gpu_skinny_shared)
+                                     : sizeof(struct gpu_gemv_shared)};
+}
+
+struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs) {
+    struct gpu_launch l = {GPU_NO_KERNEL, a->heads, n_seqs, 64, sizeof(struct gpu_kda_step_shared)};
+    if (a->taps < 1 || a->taps > GPU_TAPS_MOST)
+        return none;
+    switch (dim) {
+    case 128:
+        l.kernel = GPU_weir_kda_step_128;
+        l.threads = 256;
+        break;
+    case 64: l.kernel = GPU_weir_kda_step_64; break;
+    case 32: l.kernel = GPU_weir_kda_step_32; break;
+    case 16: l.kernel = GPU_weir_kda_step_16; break;
+    case 8: l.kernel = GPU_weir_kda_step_8; break;
+    default: return none;
+    }
+    return l;
+}
+
+struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape) {
+    enum { THREADS = 64, GROUPS_MOST = 128 };
+    if (a->experts > GPU_EXPERTS_MOST || a->top_k > 32 || a->top_k > a->experts ||
+        a->groups > GROUPS_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_route, divide_up(a->rows, THREADS / shape.wave), 1, THREADS,
+                               sizeof(struct gpu_route_shared)};
+}
+
+static bool experts_fit(const struct gpu_experts *a) {
+    return a->cols % 32 == 0 && a->slots && a->slots <= GPU_EXPERT_SLOTS;
+}
+
+struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a) {
+    enum { THREADS = 256, TILE = 16 };
+    if (!experts_fit(a))
+        return none;
+    return (struct gpu_launch){GPU_weir_experts_up, divide_up(a->rows, TILE), a->slots, THREADS,
+                               sizeof(struct gpu_experts_shared)};
+}
+
+struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape) {
+    enum { THREADS = 256, ROWS = 32 }; /* of W a wave */
+    if (!experts_fit(a))
+        return none;
+    return (struct gpu_launch){GPU_weir_experts_down,
+                               divide_up(a->rows, THREADS / shape.wave * ROWS), a->slots, THREADS,
+                               sizeof(struct gpu_experts_shared)};
+}
+
+struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows) {
+    if (a->cols > GPU_ROW_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_combine, rows, 1, 256, sizeof(struct gpu_norm_shared)};
+}

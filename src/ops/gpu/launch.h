@@ -1,0 +1,60 @@
+/* launch.h: which kernel an operation of a given shape takes, and with how many blocks, threads and
+ * bytes of shared memory: rules only, the same for device and emulator. */
+#ifndef WEIR_OPS_GPU_LAUNCH_H
+#define WEIR_OPS_GPU_LAUNCH_H
+
+#include "ops/gpu/records.h"
+
+#include <stddef.h>
+
+/* Every kernel: its symbol, its record, the file it is in (src/ops/gpu/kernels). */
+#define GPU_KERNELS(X)                                                                             \
+    X(weir_norm, gpu_norm, norm)                                                                   \
+    X(weir_mix_norm, gpu_mix_norm, norm)                                                           \
+    X(weir_gemv_1, gpu_linear, linear)                                                             \
+    X(weir_gemv_2, gpu_linear, linear)                                                             \
+    X(weir_gemv_4, gpu_linear, linear)                                                             \
+    X(weir_skinny_1, gpu_linear, linear)                                                           \
+    X(weir_skinny_2, gpu_linear, linear)                                                           \
+    X(weir_skinny_4, gpu_linear, linear)                                                           \
+    X(weir_kda_step_128, gpu_kda_step, kda_step)                                                   \
+    X(weir_kda_step_64, gpu_kda_step, kda_step)                                                    \
+    X(weir_kda_step_32, gpu_kda_step, kda_step)                                                    \
+    X(weir_kda_step_16, gpu_kda_step, kda_step)                                                    \
+    X(weir_kda_step_8, gpu_kda_step, kda_step)                                                     \
+    X(weir_route, gpu_route, route)                                                                \
+    X(weir_experts_up, gpu_experts, experts)                                                       \
+    X(weir_experts_down, gpu_experts, experts)                                                     \
+    X(weir_combine, gpu_combine, experts)
+
+#define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
+enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
+
+struct gpu_kernel_info {
+    const char *name, *file;
+    size_t record_bytes;
+};
+const struct gpu_kernel_info *gpu_kernel_info(enum gpu_kernel k);
+
+struct gpu_launch {
+    enum gpu_kernel kernel; /* GPU_NO_KERNEL: no kernel takes this shape */
+    uint32_t blocks_x, blocks_y, threads;
+    uint32_t shared_bytes;
+};
+
+/* What rules depend on. */
+struct gpu_shape {
+    uint32_t multiprocessors, wave;
+};
+
+struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
+struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows);
+/* Fills first_block of every part, and `split` unless it is set. x_rows 1..GPU_SKINNY_ROWS. */
+struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs);
+struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
+struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
+
+#endif

@@ -1,0 +1,159 @@
+/* records.h: the arguments of kernels, the same bytes for host, device and emulator. Every kernel
+ * takes one record by value. Pointers are addresses on the device.
+ *
+ * Step buffers: what a product reads is BF16 (`uint16_t`), what it writes is f32 or BF16. Rows
+ * begin at multiples of 16 bytes: a stride is a multiple of 8 (BF16) or 4 (f32) elements; what lies
+ * between the last column and the next row is not touched. Vectors of weights (norms, taps) are
+ * f32 and 16-byte aligned. */
+#ifndef WEIR_OPS_GPU_RECORDS_H
+#define WEIR_OPS_GPU_RECORDS_H
+
+#include <stdint.h>
+
+enum {
+    GPU_ROW_MOST = 8192,     /* columns of a normed row */
+    GPU_PARTS = 8,           /* products merged into one launch */
+    GPU_SKINNY_ROWS = 64,    /* rows of x that one launch of products takes */
+    GPU_EXPERTS_MOST = 1024, /* experts a router chooses from */
+    GPU_TAPS_MOST = 4,       /* of the short convolution */
+    GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
+};
+
+/* y = x * rsqrt(mean x^2 + eps) * norm, rows of f32 to rows of BF16. A block a row. */
+struct gpu_norm {
+    const float *x;
+    uint16_t *y;
+    const float *norm;
+    uint32_t cols, x_stride, y_stride;
+    float eps;
+};
+
+/* struct op_mix_norm (ops.h), with the prefix rounded to BF16 and stored as such, like the bank:
+ * entry i at bank + i * bank_stride, its rows `stride` apart like those of the prefix. A block a
+ * row of `out`. */
+struct gpu_mix_norm {
+    uint16_t *prefix;
+    const float *delta; /* NULL: none */
+    uint16_t *bank;
+    uint16_t *out;
+    const float *c, *norm;
+    const int32_t *gather; /* row i of out is of row gather[i]; NULL: of row i */
+    uint64_t bank_stride;
+    uint32_t cols, stride, delta_stride, out_stride;
+    uint32_t n_bank;
+    uint8_t replace, push;
+    float eps;
+};
+
+/* Up to GPU_PARTS products y = W x (+ W2 x2) (+ y) of the same number of rows. W [rows, cols] BF16
+ * as stored, cols a multiple of 8. */
+struct gpu_linear_part {
+    const uint16_t *w, *x;
+    const uint16_t *w2, *x2; /* w2 NULL: none */
+    float *y;                /* NULL: y16 */
+    uint16_t *y16;
+    uint32_t rows, cols, cols2;
+    uint32_t x_stride, x2_stride, y_stride;
+    uint32_t first_block; /* the launch's blocks from here on do this part */
+    uint32_t add;         /* to what y holds; of f32 results alone */
+};
+struct gpu_linear {
+    struct gpu_linear_part part[GPU_PARTS];
+    uint32_t n_parts, x_rows;
+    uint32_t split; /* waves that share a group of rows of W; divides the waves of a block */
+};
+
+/* One token of one sequence. */
+struct gpu_kda_seq {
+    int32_t row; /* of the step buffers */
+    int32_t from,
+        slot; /* state before (-1: zero) and after; slot < 0: no sequence, zeros come out */
+    int32_t checkpoint; /* the state after goes there too; -1: nowhere */
+};
+/* struct op_kda (ops.h) for sequences of one token. A state slot, at state + slot * slot_floats:
+ * S [heads][value][key] f32, then the window [q, k, v][taps - 1, oldest first][heads * dim] BF16.
+ * A block a head and sequence. */
+struct gpu_kda_step {
+    const uint16_t *q, *k, *v, *go, *b;    /* rows `stride` apart */
+    const uint16_t *z;                     /* rows z_stride apart */
+    uint16_t *out;                         /* rows out_stride apart */
+    const float *q_taps, *k_taps, *v_taps; /* [heads * dim, taps] */
+    const float *ea, *dt, *o_norm;
+    float *state; /* of this layer */
+    uint64_t slot_floats;
+    const struct gpu_kda_seq *seqs;
+    uint32_t heads, taps;
+    uint32_t stride, z_stride, out_stride;
+    float lower_bound, eps;
+};
+
+/* struct op_route (ops.h). A wave a row. */
+struct gpu_route {
+    const float *logits, *bias; /* bias NULL: none */
+    int32_t *ids;
+    float *weights;
+    uint32_t rows, stride, experts, top_k, groups, top_groups;
+    uint8_t softmax, renormalize;
+    float scale;
+};
+
+/* One half of struct op_experts (ops.h), MXFP4 weights as stored: of expert e, codes [rows, cols/2]
+ * at codes + e * codes_stride and scales [rows, cols/32] at scales + e * scales_stride. Up: w1 and
+ * w3, x is z [slots / top_k], h comes out; down: w2, x is h [slots], `each` comes out. cols a
+ * multiple of
+ * 32. A choice is a slot: row * top_k + j. */
+struct gpu_experts {
+    const uint8_t *codes[2], *scales[2];
+    const uint16_t *x;
+    uint16_t *h;
+    float *each;
+    const int32_t *ids; /* [slots] */
+    uint64_t codes_stride, scales_stride;
+    uint32_t slots, top_k;
+    uint32_t rows, cols, x_stride, out_stride;
+    uint32_t situ; /* struct glu */
+    float beta, linear_beta;
+};
+
+/* out = sum over j of weights[j] each[j], j ascending, then * rsqrt(mean^2 + eps) * norm unless
+ * norm is NULL. */
+struct gpu_combine {
+    const float *each, *weights; /* [rows * top_k] rows; [rows, top_k] */
+    uint16_t *out;
+    const float *norm;
+    uint32_t top_k, cols, each_stride, out_stride;
+    float eps;
+};
+
+/* --------------------------------------------------------------------------- shared memory
+ * One struct a kernel; its size is what the launch asks for. Waves are counted for the narrower
+ * kind, of which there are more. */
+enum { GPU_MIX_SOURCES = 8 }; /* bank entries that are in registers at a time */
+
+struct gpu_norm_shared {
+    float sum[8];
+};
+struct gpu_mix_norm_shared {
+    float part[2][16][2 * GPU_MIX_SOURCES + 2]; /* dots, squares, those of the prefix */
+    float square[16];
+};
+struct gpu_gemv_shared {
+    float part[8][8]; /* a wave's sums */
+};
+struct gpu_skinny_shared {
+    float part[8][GPU_SKINNY_ROWS / 16][16][16]; /* wave, tile of x, row of x, row of W */
+};
+struct gpu_kda_step_shared {
+    float in[4][128]; /* q, k, v behind the convolution, decay */
+    float o[128];
+};
+struct gpu_route_shared {
+    float choice[2][GPU_EXPERTS_MOST]; /* a wave's biased scores */
+};
+struct gpu_experts_shared {
+    float part[8][2][16][16]; /* wave, matrix or part, choice, row */
+    uint32_t count[8];
+    uint16_t slots[GPU_EXPERT_SLOTS]; /* that chose this block's expert */
+};
+
+#endif

@@ -1,0 +1,89 @@
+/* case_linear.c: products with few rows: merged parts, two terms, additions, BF16 results. */
+#include "tests/ops/gpu/cases.h"
+
+#include "base/dtype.h"
+#include "ops/ref/ref.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPES(NAME) NAME, sizeof NAME / sizeof *NAME
+
+static double worst_parts(const struct gpu_case *c) {
+    const struct case_rows *y = c->own;
+    double worst = 0;
+    for (; y->rows; y++) {
+        double e = case_error_rows(y, 1e-5);
+        worst = e > worst ? e : worst;
+    }
+    return worst;
+}
+
+static struct weight weight_of(const uint16_t *w, uint32_t rows, uint32_t cols) {
+    return (struct weight){.data = w, .dtype = DTYPE_BF16, .rows = rows, .cols = cols};
+}
+
+/* rows of x, cols, rows of W of three parts (0: not there), cols of a second term, split (0: by the
+ * rules). The first part's results are f32 and, with a second term, added to; the second's BF16. */
+static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t m = p[0], cols = p[1], cols2 = p[5];
+    struct case_rows *y = case_host(c, 4 * sizeof *y);
+    struct case_rows x = case_rows(c, m, cols, true, 1), x2 = {0};
+    struct op_linear op = {0};
+    struct gpu_linear *g = &c->record.linear;
+    memset(g, 0, sizeof *g);
+    g->x_rows = m;
+    g->split = p[6];
+    if (cols2)
+        x2 = case_rows(c, m, cols2, true, 1);
+    for (uint32_t i = 0; i < 3 && p[2 + i]; i++) {
+        uint32_t rows = p[2 + i];
+        uint16_t *w = case_bf16_vector(c, (size_t)rows * cols, 0.02f), *w2 = NULL;
+        bool two = i == 0 && cols2;
+        if (two)
+            w2 = case_bf16_vector(c, (size_t)rows * cols2, 0.02f);
+        y[i] = two ? case_rows(c, m, rows, false, 1) : case_blank(c, m, rows, i == 1);
+        op.part[i] = (struct linear_part){.w = weight_of(w, rows, cols),
+                                          .w2 = weight_of(w2, rows, cols2),
+                                          .x = x.host,
+                                          .x2 = x2.host,
+                                          .y = y[i].host,
+                                          .add = two};
+        g->part[i] = (struct gpu_linear_part){.w = w,
+                                              .x = x.h,
+                                              .w2 = w2,
+                                              .x2 = x2.h,
+                                              .y = y[i].f,
+                                              .y16 = y[i].h,
+                                              .rows = rows,
+                                              .cols = cols,
+                                              .cols2 = cols2,
+                                              .x_stride = x.stride,
+                                              .x2_stride = x2.stride,
+                                              .y_stride = y[i].stride,
+                                              .add = two};
+        op.n_parts = g->n_parts = i + 1;
+        c->traffic += (double)rows * (cols + (two ? cols2 : 0)) * 2 + (double)m * rows * 4;
+    }
+    c->traffic += (double)m * (cols + cols2) * 2;
+    ref_linear(&op, &(struct batch){.n_rows = m}, case_work(c, 0));
+    c->launch = gpu_launch_linear(g, shape);
+    c->worst = worst_parts;
+    c->own = y;
+    snprintf(c->label, sizeof c->label, "linear %u rows, %u x %u%s, split %u", m,
+             p[2] + p[3] + p[4], cols, cols2 ? " and a second term" : "", g->split);
+}
+static const uint32_t linear_small[][CASE_PARAMETERS] = {
+    {1, 8, 1, 0, 0, 0, 0},     {1, 40, 5, 3, 0, 0, 1},      {2, 264, 7, 0, 0, 40, 2},
+    {3, 1048, 3, 2, 9, 0, 0},  {4, 520, 17, 0, 0, 264, 4},  {5, 40, 17, 3, 0, 0, 1},
+    {7, 264, 16, 0, 0, 72, 2}, {16, 1032, 33, 2, 18, 0, 4}, {17, 72, 20, 0, 0, 0, 0},
+    {33, 520, 16, 5, 0, 0, 2}, {64, 64, 48, 0, 0, 32, 0}};
+static const uint32_t linear_large[][CASE_PARAMETERS] = {
+    {1, 7168, 6284, 0, 0, 0, 0},  {1, 7168, 6144, 0, 0, 0, 0},  {1, 7168, 3072, 0, 0, 0, 0},
+    {1, 3584, 7168, 0, 0, 0, 0},  {1, 1536, 7168, 0, 0, 0, 0},  {1, 7168, 1536, 0, 0, 0, 0},
+    {1, 7168, 896, 0, 0, 0, 0},   {1, 1536, 2304, 0, 0, 0, 0},  {1, 768, 7168, 0, 0, 0, 0},
+    {2, 7168, 6284, 0, 0, 0, 0},  {4, 7168, 6284, 0, 0, 0, 0},  {4, 7168, 896, 0, 0, 0, 0},
+    {8, 7168, 6284, 0, 0, 0, 0},  {8, 7168, 896, 0, 0, 0, 0},   {8, 1536, 7168, 0, 0, 0, 0},
+    {16, 7168, 6284, 0, 0, 0, 0}, {32, 7168, 6284, 0, 0, 0, 0}, {64, 7168, 6284, 0, 0, 0, 0}};
+const struct gpu_case_kind case_linear = {"linear", make_linear, SHAPES(linear_small),
+                                          SHAPES(linear_large)};

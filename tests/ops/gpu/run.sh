@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Compiles the kernels for GPUs and looks at what came out: no register spilt to memory beyond what is allowed below, matrix
+# instructions where products of tiles are. For AMD with the clang that is here, for NVIDIA where there is an nvcc
+# (NVCC=... or in the path or in /usr/local/cuda). What cannot be compiled here is said and not counted.
+# Usage: run.sh [BUILD_DIR]
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../../.." && pwd)
+cd "$root" || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+check() { # check WHAT COMMAND...
+    local what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "wrong: $what"
+    fi
+}
+
+# Bytes of registers that a kernel may spill on NVIDIA, and files whose kernels multiply tiles.
+allowed_spill() {
+    case $1 in
+    weir_mix_norm) echo 64 ;; # nine sources of a row in registers
+    weir_gemv_4) echo 16 ;;
+    *) echo 0 ;;
+    esac
+}
+tiles='weir_skinny'
+
+# --- AMD: clang 14 knows gfx90a at most and dies of these kernels above -O1.
+clang=${CLANG:-clang}
+level=-O3
+case $("$clang" --version) in *"version 14."*) level=-O1 ;; esac
+known=0
+for arch in gfx90a gfx942 gfx950; do
+    if ! "$clang" --target=amdgcn-amd-amdhsa -mcpu=$arch -nogpulib -x c -c /dev/null -o "$work/none.o" 2>/dev/null; then
+        echo "NOT CHECKED: this clang does not compile for $arch"
+        continue
+    fi
+    known=$((known + 1))
+    for file in src/ops/gpu/kernels/*.c; do
+        out="$work/$(basename "$file" .c).$arch.s"
+        check "$file for $arch compiles" "$clang" -x hip -nogpuinc -nogpulib --offload-arch=$arch --cuda-device-only $level -Wall -Werror \
+            -Isrc -S -o "$out" "$file"
+        [ -f "$out" ] || continue
+        check "$file for $arch spills no vector register" awk '/\.vgpr_spill_count:/ && $2 > 0 { bad = 1 } END { exit bad }' "$out"
+        if grep -q "$tiles" "$out"; then
+            check "$file for $arch multiplies matrices" grep -q v_mfma_f32_16x16x16 "$out"
+        fi
+    done
+done
+[ $known -gt 0 ] || echo "NOT CHECKED: AMD, no clang with a target for it"
+
+# --- NVIDIA
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+if [ ! -x "$nvcc" ]; then
+    echo "NOT CHECKED: NVIDIA, there is no nvcc here"
+else
+    for file in src/ops/gpu/kernels/*.c; do
+        out="$work/$(basename "$file" .c).cubin"
+        check "$file for sm_90a compiles" "$nvcc" -x cu -std=c++17 -O3 -arch=sm_90a -cubin -Werror all-warnings -Xptxas -v -Isrc \
+            -o "$out" "$file" 2>"$work/ptxas"
+        if [ ! -f "$out" ]; then
+            cat "$work/ptxas"
+            continue
+        fi
+        while read -r kernel spilt; do
+            check "$kernel for sm_90a spills $spilt bytes" [ "$spilt" -le "$(allowed_spill "$kernel")" ]
+        done < <(awk -F"'" '/Compiling entry function/ { kernel = $2 }
+            /bytes spill stores/ { split($0, part, ","); split(part[2], n, " "); print kernel, n[1] }' "$work/ptxas")
+        while read -r kernel count; do
+            case $kernel in
+            $tiles*) check "$kernel for sm_90a has $count matrix instructions" [ "$count" -gt 0 ] ;;
+            esac
+        done < <(python3 tests/ops/gpu/opcodes.py "$out")
+    done
+fi
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

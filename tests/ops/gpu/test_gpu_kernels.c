@@ -1,0 +1,145 @@
+/* test_gpu_kernels.c: every kernel in the emulator, both widths of a wave, threads and blocks in
+ * three orders: results of ops/ref, the same bits in every order, nothing touched beside them. */
+#include "tests/test.h"
+
+#include "ops/gpu/emu/emu.h"
+#include "tests/ops/gpu/cases.h"
+
+#define DECLARE(NAME, RECORD, FILE) emu_kernel NAME##_emu32, NAME##_emu64;
+GPU_KERNELS(DECLARE)
+#define ROW(NAME, RECORD, FILE) {NAME##_emu32, NAME##_emu64},
+static emu_kernel *const kernels[][2] = {GPU_KERNELS(ROW)};
+
+static void run(struct gpu_case *c, uint32_t wave, enum emu_order order) {
+    weir_error err = {0};
+    struct emu_launch l = {.kernel = kernels[c->launch.kernel][wave == 64],
+                           .record = &c->record,
+                           .blocks_x = c->launch.blocks_x,
+                           .blocks_y = c->launch.blocks_y,
+                           .threads = c->launch.threads,
+                           .wave = wave,
+                           .shared_bytes = c->launch.shared_bytes,
+                           .order = order,
+                           .seed = c->seed};
+    if (emu_run(&l, &err) != WEIR_OK)
+        fail_msg("%s, waves of %u, order %d: %s", c->label, wave, order, err.message);
+    double worst = c->worst(c);
+    if (!(worst <= 1))
+        fail_msg("%s, waves of %u, order %d, seed %llu: error is %.3g times what is allowed",
+                 c->label, wave, order, (unsigned long long)c->seed, worst);
+}
+
+/* The case anew for every run: kernels change states in place. The pieces alone are compared. */
+static void all_orders(const struct gpu_case_kind *kind, size_t i, uint32_t wave) {
+    struct gpu_shape shape = {.multiprocessors = 4, .wave = wave};
+    unsigned char *first = NULL;
+    for (int order = 0; order < EMU_ORDERS; order++) {
+        struct gpu_case c;
+        gpu_case_open(&c, kind, false, i, shape, 100 + i);
+        if (c.launch.kernel == GPU_NO_KERNEL)
+            fail_msg("%s: no kernel takes it", c.label);
+        run(&c, wave, order);
+        size_t at = 0;
+        if (!first)
+            first = test_calloc(1, c.bytes);
+        for (int k = 0; k < c.n_pieces; k++) {
+            if (order == EMU_FORWARD)
+                memcpy(first + at, c.memory + c.piece[k].at, c.piece[k].bytes);
+            else if (memcmp(first + at, c.memory + c.piece[k].at, c.piece[k].bytes) != 0)
+                fail_msg("%s, waves of %u: order %d leaves other bits", c.label, wave, order);
+            at += c.piece[k].bytes;
+        }
+        if (!gpu_case_gaps_intact(&c))
+            fail_msg("%s, waves of %u: something beside the results was touched", c.label, wave);
+        gpu_case_close(&c);
+    }
+    test_free(first);
+}
+
+static void all_shapes(const struct gpu_case_kind *kind) {
+    for (size_t i = 0; i < kind->n_small; i++)
+        for (uint32_t wave = 32; wave <= 64; wave += 32)
+            all_orders(kind, i, wave);
+}
+
+static void norms_are_those_of_the_reference(void **state) {
+    all_shapes(&case_norm);
+}
+static void residual_mixtures_are_those_of_the_reference(void **state) {
+    all_shapes(&case_mix_norm);
+}
+static void products_are_those_of_the_reference(void **state) {
+    all_shapes(&case_linear);
+}
+static void delta_attention_steps_are_those_of_the_reference(void **state) {
+    all_shapes(&case_kda_step);
+}
+static void routes_are_those_of_the_reference(void **state) {
+    all_shapes(&case_route);
+}
+
+static void experts_are_those_of_the_reference(void **state) {
+    all_shapes(&case_experts_up);
+    all_shapes(&case_experts_down);
+    all_shapes(&case_combine);
+}
+
+static void shapes_that_no_kernel_takes_are_refused(void **state) {
+    struct gpu_shape shape = {132, 32};
+    struct gpu_norm norm = {.cols = GPU_ROW_MOST + 1};
+    assert_int_equal(gpu_launch_norm(&norm, 1).kernel, GPU_NO_KERNEL);
+    struct gpu_mix_norm mix = {.cols = GPU_ROW_MOST + 1};
+    assert_int_equal(gpu_launch_mix_norm(&mix, 1).kernel, GPU_NO_KERNEL);
+    struct gpu_linear linear = {.n_parts = 1, .x_rows = 1, .part = {{.rows = 4, .cols = 12}}};
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    linear.part[0].cols = 16;
+    linear.x_rows = GPU_SKINNY_ROWS + 1;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    struct gpu_kda_step kda = {.heads = 1, .taps = 4};
+    assert_int_equal(gpu_launch_kda_step(&kda, 96, 1).kernel, GPU_NO_KERNEL);
+    kda.taps = GPU_TAPS_MOST + 1;
+    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1).kernel, GPU_NO_KERNEL);
+    struct gpu_route route = {.rows = 1, .experts = GPU_EXPERTS_MOST + 1, .top_k = 1};
+    assert_int_equal(gpu_launch_route(&route, shape).kernel, GPU_NO_KERNEL);
+    struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
+    assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
+    experts.cols = 64;
+    experts.slots = GPU_EXPERT_SLOTS + 1;
+    assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
+}
+
+/* More waves share a row of a small matrix than of a large one, and fewer rows of x take the kernel
+ * whose lanes multiply. */
+static void products_are_split_so_that_the_device_is_full(void **state) {
+    struct gpu_shape h200 = {132, 32}, mi355x = {256, 64};
+    static const struct {
+        uint32_t x_rows, rows, split[2];
+        enum gpu_kernel kernel;
+    } table[] = {
+        {1, 20480, {1, 1}, GPU_weir_gemv_1},  {1, 6284, {2, 2}, GPU_weir_gemv_1},
+        {1, 896, {8, 4}, GPU_weir_gemv_1},    {3, 6284, {2, 2}, GPU_weir_gemv_4},
+        {5, 6284, {8, 4}, GPU_weir_skinny_1}, {32, 6284, {8, 4}, GPU_weir_skinny_2},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        for (int k = 0; k < 2; k++) {
+            struct gpu_linear a = {.n_parts = 1, .x_rows = table[i].x_rows};
+            a.part[0] = (struct gpu_linear_part){.rows = table[i].rows, .cols = 7168};
+            struct gpu_launch l = gpu_launch_linear(&a, k ? mi355x : h200);
+            assert_int_equal(l.kernel, table[i].kernel);
+            assert_int_equal(a.split, table[i].split[k]);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_are_those_of_the_reference),
+        cmocka_unit_test(residual_mixtures_are_those_of_the_reference),
+        cmocka_unit_test(products_are_those_of_the_reference),
+        cmocka_unit_test(delta_attention_steps_are_those_of_the_reference),
+        cmocka_unit_test(routes_are_those_of_the_reference),
+        cmocka_unit_test(experts_are_those_of_the_reference),
+        cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
+        cmocka_unit_test(products_are_split_so_that_the_device_is_full),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

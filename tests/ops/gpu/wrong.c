@@ -1,0 +1,168 @@
+/* wrong.c: kernels of which each has one fault, or none. Compiled for both widths of a wave. */
+#include "ops/gpu/dialect.h"
+#include "tests/ops/gpu/wrong.h"
+
+enum { MOST = 256 };
+struct room {
+    float at[MOST];
+};
+
+/* y[i] = x of the thread on the other side of the block, through shared memory. */
+GPU_FN void mirror(const struct wrong *a, struct room *s, bool meet) {
+    const uint32_t t = gpu_thread(), n = gpu_waves() * GPU_WAVE;
+    s->at[t] = a->x[gpu_block_x() * n + t];
+    if (meet)
+        gpu_barrier();
+    a->y[gpu_block_x() * n + t] = s->at[n - 1 - t];
+}
+
+GPU_KERNEL(right_mirror, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    mirror(&a, s, true);
+}
+GPU_KERNEL(mirror_without_barrier, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    mirror(&a, s, false);
+}
+/* The second round overwrites what slow threads of the first have not read. */
+GPU_KERNEL(second_barrier_missing, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    float sum = 0;
+    for (uint32_t round = 0; round < 2; round++) {
+        s->at[gpu_thread()] = a.x[gpu_thread()] + (float)round;
+        gpu_barrier();
+        sum += s->at[(gpu_thread() + GPU_WAVE) % (gpu_waves() * GPU_WAVE)];
+    }
+    a.y[gpu_thread()] = sum;
+}
+GPU_KERNEL(barrier_for_some, wrong, MOST, 1) {
+    if (gpu_thread() != 5)
+        gpu_barrier();
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(two_barriers, wrong, MOST, 1) {
+    if (gpu_thread() < GPU_WAVE)
+        gpu_barrier();
+    else
+        gpu_barrier();
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(return_before_barrier, wrong, MOST, 1) {
+    if (gpu_thread() < 3)
+        return;
+    gpu_barrier();
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(shuffle_for_some, wrong, MOST, 1) {
+    float v = a.x[gpu_thread()];
+    if (gpu_lane() < 7)
+        v = gpu_shuffle_xor(v, 1);
+    a.y[gpu_thread()] = v;
+}
+GPU_KERNEL(different_collectives, wrong, MOST, 1) {
+    if (gpu_lane() < 7)
+        a.y[gpu_thread()] = gpu_sum16(1);
+    else
+        a.y[gpu_thread()] = gpu_shuffle_xor(1, 1);
+}
+GPU_KERNEL(unwritten_shared, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    if (gpu_thread() != 9)
+        s->at[gpu_thread()] = 0;
+    gpu_barrier();
+    a.y[gpu_thread()] = s->at[gpu_thread()];
+}
+GPU_KERNEL(load_at_odd_address, wrong, MOST, 1) {
+    a.y[gpu_thread()] = gpu_as_f32(gpu_load16(a.x + gpu_thread()).x);
+}
+
+/* y = x, four floats a thread, by asynchronous copies in two commits, waited for as said. */
+GPU_FN void copy(const struct wrong *a, struct room *s, int waits) {
+    const uint32_t at = gpu_thread() % 32 * 4;
+    gpu_copy16(s->at + at, a->x + at, true);
+    gpu_copy_commit();
+    gpu_copy16(s->at + 128 + at, a->x + 128 + at, at != 0);
+    gpu_copy_commit();
+    if (waits == 2)
+        gpu_copy_wait(1);
+    if (waits > 0)
+        gpu_copy_wait(0);
+    gpu_barrier();
+    for (uint32_t e = 0; e < 4; e++) {
+        a->y[at + e] = s->at[at + e];
+        a->y[128 + at + e] = s->at[128 + at + e];
+    }
+}
+GPU_KERNEL(right_copy, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    copy(&a, s, 2);
+}
+GPU_KERNEL(copy_without_wait, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    copy(&a, s, 0);
+}
+/* Waits for all but the last commit, reads all, and waits too late. */
+GPU_KERNEL(copy_read_early, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    const uint32_t at = gpu_thread() % 32 * 4;
+    gpu_copy16(s->at + at, a.x + at, true);
+    gpu_copy_commit();
+    gpu_copy_wait(1);
+    gpu_barrier();
+    a.y[gpu_thread()] = s->at[gpu_thread() % 128];
+    gpu_copy_wait(0);
+}
+
+/* y[16][16] = A B^T of 16 x 32 tiles of BF16, B read as it is or from [k][row]. */
+GPU_FN void tiles(const struct wrong *a, bool transposed) {
+    struct gpu_strips x, z;
+    struct gpu_sums c;
+    const uint16_t *A = (const uint16_t *)a->x, *B = A + 16 * 32;
+    for (uint32_t i = 0; i < GPU_SUMS; i++)
+        c.at[i] = 1;
+    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+        x.row[i] = gpu_load16(A + gpu_strip_row(i) * 32 + gpu_strip_k());
+        if (!transposed)
+            z.row[i] = gpu_load16(B + gpu_strip_row(i) * 32 + gpu_strip_k());
+    }
+    if (transposed)
+        gpu_strips_transposed(&z, B, 16);
+    gpu_mma16(&c, &x, &z);
+    for (uint32_t i = 0; i < GPU_SUMS; i++)
+        a->y[gpu_sum_row(i) * 16 + gpu_sum_col(i)] = c.at[i];
+}
+GPU_KERNEL(right_tiles, wrong, 64, 1) {
+    tiles(&a, false);
+}
+GPU_KERNEL(right_tiles_transposed, wrong, 64, 1) {
+    tiles(&a, true);
+}
+/* Every collective that is a sum, a maximum or an exchange: y [6][threads]. */
+GPU_KERNEL(right_collectives, wrong, MOST, 1) {
+    const uint32_t t = gpu_thread(), n = gpu_waves() * GPU_WAVE;
+    const float v = a.x[t];
+    const gpu_mask odd = gpu_ballot(gpu_lane() % 2 != 0);
+    a.y[t] = gpu_sum16(v);
+    a.y[n + t] = gpu_wave_sum(v);
+    a.y[2 * n + t] = gpu_wave_max(v);
+    a.y[3 * n + t] = gpu_shuffle(v, gpu_lane() + 3);
+    a.y[4 * n + t] = (float)gpu_max_u32(gpu_lane()) + (float)gpu_min_u32(gpu_lane() + 5);
+    a.y[5 * n + t] = odd >> gpu_lane() & 1 ? 1 : 0;
+}
+GPU_KERNEL(right_count, wrong, MOST, 1) {
+    /* The block that comes last sums what all have left. */
+    GPU_SHARED(struct room, s);
+    uint32_t *counter = (uint32_t *)a.y + MOST;
+    if (gpu_thread() == 0) {
+        a.y[gpu_block_x()] = a.x[gpu_block_x()];
+        gpu_fence();
+        s->at[0] = (float)gpu_atomic_add(counter, 1);
+    }
+    gpu_barrier();
+    if (s->at[0] != (float)(gpu_blocks_x() - 1) || gpu_thread() != 0)
+        return;
+    float sum = 0;
+    for (uint32_t i = 0; i < gpu_blocks_x(); i++)
+        sum += a.y[i];
+    a.y[MOST - 1] = sum;
+}
