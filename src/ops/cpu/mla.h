@@ -18,9 +18,10 @@ ALWAYS unsigned char *kv_record(const struct kv_pool *pool, uint32_t latent, uin
 }
 
 /* Floats of a widened record: whole vectors of the widest set, so that a product may run over the
- * end of a row. */
+ * end of a row, and an odd number of cache lines, so that a chunk of rows lies on all sets of the
+ * first cache. */
 ALWAYS uint32_t kv_stride(const struct kv_pool *pool) {
-    return round_up(pool->width, 16);
+    return (round_up(pool->width, 16) / 16 | 1) * 16;
 }
 
 /* The first `latent` values of an FP8 record. */
