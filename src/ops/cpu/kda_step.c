@@ -255,13 +255,14 @@ void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct b
 void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work work) {
     struct span seqs = batch_class(b, op->which), s;
     uint32_t units = (seqs.end - seqs.begin) * op->heads;
+    uint32_t others = work_span(work, units).end; /* whose head that is fetches it */
     struct ahead ahead;
     unsigned before = vflush();
     while (work_next(&work, units, &s))
         for (uint32_t unit = s.begin; unit < s.end; unit++) {
             const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
             ahead_open(&ahead, op->dim);
-            if (unit + 1 < units)
+            if (unit + 1 < units && unit + 1 != others)
                 cpu_kda_list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
                                    (unit + 1) % op->heads);
             if (seq->slot >= 0)
