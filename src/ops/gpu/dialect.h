@@ -21,7 +21,8 @@
  *   gpu_max_u32(v) gpu_min_u32(v) over the wave
  *   gpu_sum16(v)                  over aligned groups of 16 lanes; every lane gets it
  *   gpu_mma16(acc, a, b)          acc += A B^T of 16 x 32 by 16 x 32 bf16 (see below)
- *   gpu_strips_transposed(s, tile, stride)              reads strips of what lies [k][row]
+ *   gpu_strips_shared(s, tile, stride)                  strips of a tile [row][k] in shared memory
+ *   gpu_strips_transposed(s, tile, stride)              strips of a tile [k][row] in shared memory
  *
  * Memory: gpu_u4 is 16 bytes, at addresses that are multiples of 16.
  *   gpu_load16(p) gpu_store16(p, v)                     cached

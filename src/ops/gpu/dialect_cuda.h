@@ -185,12 +185,24 @@ GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
         gpu_mma_half(c->at + 4 * half, x.z, y.z, x.w, y.w, z.z, z.w);
     }
 }
-/* Pairs of k = 8t + 2p, 8t + 2p + 1 for lane t of four: so the 8 rows of matrix p are these. */
-GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
-    uint32_t p = gpu_lane() / 8, r = gpu_lane() % 8, k = r / 2 * 8 + p * 2 + r % 2;
+/* Four 8 x 8 matrices at a time, of k 0..7, 8..15, ...; lane t of four gets pairs 2t, 2t+1 of each.
+ */
+GPU_FN void gpu_strips_shared(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
     GPU_UNROLL
     for (int half = 0; half < 2; half++) {
-        uint32_t from = gpu_shared_address(tile + k * stride + half * 8);
+        uint32_t from =
+            gpu_shared_address(tile + (half * 8 + gpu_lane() % 8) * stride + gpu_lane() / 8 * 8);
+        gpu_u4 *to = &s->row[half];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                     : "r"(from)
+                     : "memory");
+    }
+}
+GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) {
+        uint32_t from = gpu_shared_address(tile + gpu_lane() * stride + half * 8);
         gpu_u4 *to = &s->row[half];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)

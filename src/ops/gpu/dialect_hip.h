@@ -178,6 +178,9 @@ GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
     for (int i = 0; i < 4; i++)
         c->at[i] = d[i];
 }
+GPU_FN void gpu_strips_shared(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+    s->row[0] = gpu_load16(tile + gpu_lane() % 16 * stride + gpu_lane() / 16 * 8);
+}
 GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
     const uint16_t *from = tile + gpu_lane() / 16 * 8 * stride + gpu_lane() % 16;
     uint32_t pair[4];

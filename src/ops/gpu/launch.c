@@ -44,25 +44,28 @@ static uint32_t blocks_of(struct gpu_linear *a, uint32_t rows_of_block) {
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
     enum { THREADS = 256, GEMV_ROWS = 2, TILE = 16, GEMV_MOST = 4, RESIDENT = 4 };
     for (uint32_t p = 0; p < a->n_parts; p++)
-        if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8))
+        if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8) ||
+            a->part[p].w_step % 8 || a->part[p].x_step % 8)
             return none;
     if (!a->x_rows || a->x_rows > GPU_SKINNY_ROWS)
         return none;
     const bool tiles = a->x_rows > GEMV_MOST;
     const uint32_t waves = THREADS / shape.wave, group = tiles ? TILE : GEMV_ROWS;
-    uint32_t split = a->split ? a->split : 1, blocks;
+    const uint32_t steps = a->steps ? a->steps : 1;
+    uint32_t split = a->split ? a->split : 1;
     /* As few waves for a group of rows as fill the device: each must sum up at the end. */
-    while ((blocks = blocks_of(a, waves / split * group)) < RESIDENT * shape.multiprocessors &&
-           !a->split && split < waves)
+    while (!a->split && split < waves &&
+           blocks_of(a, waves / split * group) * steps < RESIDENT * shape.multiprocessors)
         split *= 2;
     a->split = split;
+    const uint32_t blocks = blocks_of(a, waves / split * group);
     enum gpu_kernel k = a->x_rows == 1    ? GPU_weir_gemv_1
                         : a->x_rows == 2  ? GPU_weir_gemv_2
                         : !tiles          ? GPU_weir_gemv_4
                         : a->x_rows <= 16 ? GPU_weir_skinny_1
                         : a->x_rows <= 32 ? GPU_weir_skinny_2
                                           : GPU_weir_skinny_4;
-    return (struct gpu_launch){k, blocks, 1, THREADS,
+    return (struct gpu_launch){k, blocks, steps, THREADS,
                                tiles ? sizeof(struct gpu_skinny_shared)
                                      : sizeof(struct gpu_gemv_shared)};
 }
@@ -119,4 +122,30 @@ struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows)
     if (a->cols > GPU_ROW_MOST)
         return none;
     return (struct gpu_launch){GPU_weir_combine, rows, 1, 256, sizeof(struct gpu_norm_shared)};
+}
+
+struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
+                                       struct gpu_shape shape) {
+    const uint32_t tiles = divide_up(a->heads, GPU_MLA_HEADS);
+    if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8 ||
+        a->share % 64 || a->shares > GPU_SHARES_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_mla_split, a->shares, tiles * rows, 256,
+                               shape.wave == 32 ? sizeof(struct gpu_mla_shared_32)
+                                                : sizeof(struct gpu_mla_shared_64)};
+}
+
+/* As many shares as keep every multiprocessor busy once, of whole pages. */
+uint32_t gpu_mla_share(uint32_t rows, uint32_t heads, uint32_t positions, struct gpu_shape shape) {
+    const uint32_t tiles = divide_up(heads, GPU_MLA_HEADS);
+    uint32_t shares = shape.multiprocessors / (rows * tiles);
+    shares = shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
+    return divide_up(divide_up(positions, 64), shares) * 64;
+}
+
+struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows) {
+    if (a->latent > GPU_LATENT_MOST || a->latent % 4 || a->shares > GPU_SHARES_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_mla_merge, a->heads, rows, 512,
+                               sizeof(struct gpu_mla_merge_shared)};
 }

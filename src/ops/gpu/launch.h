@@ -25,7 +25,9 @@
     X(weir_route, gpu_route, route)                                                                \
     X(weir_experts_up, gpu_experts, experts)                                                       \
     X(weir_experts_down, gpu_experts, experts)                                                     \
-    X(weir_combine, gpu_combine, experts)
+    X(weir_combine, gpu_combine, experts)                                                          \
+    X(weir_mla_split, gpu_mla_split, mla)                                                          \
+    X(weir_mla_merge, gpu_mla_merge, mla)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -56,5 +58,11 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
+
+/* Positions of a share, for batches of so many rows whose longest has `positions`. */
+uint32_t gpu_mla_share(uint32_t rows, uint32_t heads, uint32_t positions, struct gpu_shape shape);
+struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
+                                       struct gpu_shape shape);
+struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows);
 
 #endif

@@ -16,6 +16,9 @@ enum {
     GPU_SKINNY_ROWS = 64,    /* rows of x that one launch of products takes */
     GPU_EXPERTS_MOST = 1024, /* experts a router chooses from */
     GPU_TAPS_MOST = 4,       /* of the short convolution */
+    GPU_LATENT_MOST = 512,
+    GPU_EXTRA_MOST = 64,
+    GPU_SHARES_MOST = 256,   /* of the positions of a sequence */
     GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
 };
 
@@ -54,12 +57,18 @@ struct gpu_linear_part {
     uint16_t *y16;
     uint32_t rows, cols, cols2;
     uint32_t x_stride, x2_stride, y_stride;
+    /* One product for each of `steps` (gpu_linear), so many elements further: heads. */
+    uint32_t w_step, x_step, y_step;
+    const uint16_t *gate; /* rows gate_stride apart: a result is multiplied by sigmoid(gate); NULL:
+                             none */
+    uint32_t gate_stride;
     uint32_t first_block; /* the launch's blocks from here on do this part */
     uint32_t add;         /* to what y holds; of f32 results alone */
 };
 struct gpu_linear {
     struct gpu_linear_part part[GPU_PARTS];
     uint32_t n_parts, x_rows;
+    uint32_t steps; /* 0: one */
     uint32_t split; /* waves that share a group of rows of W; divides the waves of a block */
 };
 
@@ -95,6 +104,36 @@ struct gpu_route {
     uint32_t rows, stride, experts, top_k, groups, top_groups;
     uint8_t softmax, renormalize;
     float scale;
+};
+
+/* Latent attention of single tokens in the absorbed form, over a share of the positions: 16 heads
+ * of one row a block. qa: queries in latent space, head h from h * latent on; q: the queries they
+ * were made from, of which `extra` values behind `nope` ones are taken raw. Position t of a
+ * sequence is record t % 64 of page pages[first_page + t / 64]: latent + extra BF16 values, a
+ * multiple of 8. Share s is of positions from s * share on; its sum, divided by that of its
+ * weights, goes to `part`, and the base-2 logarithm of that sum to `lse`, both
+ * [rows][heads][shares]. */
+struct gpu_mla_seq {
+    uint32_t row, positions, first_page;
+};
+struct gpu_mla_split {
+    const uint16_t *qa, *q;
+    const uint8_t *kv; /* of this layer */
+    const struct gpu_mla_seq *seqs;
+    const int32_t *pages;
+    float *part, *lse;
+    uint64_t page_bytes;
+    uint32_t heads, latent, extra, nope;
+    uint32_t qa_stride, q_stride, q_step; /* q_step: from head to head */
+    uint32_t shares, share;               /* share: positions, a multiple of 64 */
+    float scale;
+};
+/* Puts the shares together: out [rows][heads * latent] BF16. A block a head and row. */
+struct gpu_mla_merge {
+    const float *part, *lse;
+    const struct gpu_mla_seq *seqs;
+    uint16_t *out;
+    uint32_t heads, latent, out_stride, shares, share;
 };
 
 /* One half of struct op_experts (ops.h), MXFP4 weights as stored: of expert e, codes [rows, cols/2]
@@ -154,6 +193,25 @@ struct gpu_experts_shared {
     float part[8][2][16][16]; /* wave, matrix or part, choice, row */
     uint32_t count[8];
     uint16_t slots[GPU_EXPERT_SLOTS]; /* that chose this block's expert */
+};
+
+/* Rows of latents are one 16-byte piece longer than they need to be: eight of them, read side by
+ * side, then lie in different banks. */
+enum { GPU_MLA_ROW = GPU_LATENT_MOST + GPU_EXTRA_MOST + 8, GPU_MLA_HEADS = 16 };
+#define GPU_MLA_SHARED(NAME, POSITIONS, STAGES)                                                    \
+    struct NAME {                                                                                  \
+        uint16_t kv[STAGES][POSITIONS][GPU_MLA_ROW];                                               \
+        uint16_t q[GPU_MLA_HEADS][GPU_MLA_ROW];                                                    \
+        uint16_t p[GPU_MLA_HEADS][POSITIONS + 8];                                                  \
+        float s[2][GPU_MLA_HEADS][POSITIONS];                                                      \
+        float factor[GPU_MLA_HEADS];                                                               \
+    }
+/* Devices with waves of 32 have room for two tiles, so that one comes while the other is used. */
+GPU_MLA_SHARED(gpu_mla_shared_32, 64, 2);
+GPU_MLA_SHARED(gpu_mla_shared_64, 32, 1);
+struct gpu_mla_merge_shared {
+    float weight[GPU_SHARES_MOST];
+    float sum[4][GPU_LATENT_MOST];
 };
 
 #endif

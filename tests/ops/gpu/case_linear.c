@@ -85,5 +85,54 @@ static const uint32_t linear_large[][CASE_PARAMETERS] = {
     {2, 7168, 6284, 0, 0, 0, 0},  {4, 7168, 6284, 0, 0, 0, 0},  {4, 7168, 896, 0, 0, 0, 0},
     {8, 7168, 6284, 0, 0, 0, 0},  {8, 7168, 896, 0, 0, 0, 0},   {8, 1536, 7168, 0, 0, 0, 0},
     {16, 7168, 6284, 0, 0, 0, 0}, {32, 7168, 6284, 0, 0, 0, 0}, {64, 7168, 6284, 0, 0, 0, 0}};
+/* rows of x, heads, cols, rows of W of a head, whether there is a gate: x and y are heads side by
+ * side. */
+static void make_heads(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t m = p[0], heads = p[1], cols = p[2], rows = p[3];
+    struct case_rows *y = case_host(c, 2 * sizeof *y), x = case_rows(c, m, heads * cols, true, 1),
+                     gate = case_rows(c, m, heads * rows, true, 1);
+    uint16_t *w = case_bf16_vector(c, (size_t)heads * rows * cols, 0.05f);
+    y[0] = case_blank(c, m, heads * rows, true);
+    for (uint32_t r = 0; r < m; r++)
+        for (uint32_t h = 0; h < heads; h++)
+            for (uint32_t o = 0; o < rows; o++) {
+                struct weight of = weight_of(w, heads * rows, cols);
+                float sum = ref_dot(&of, h * rows + o, tensor_row(x.host, r) + h * cols);
+                if (p[4])
+                    sum *= ref_sigmoid(tensor_row(gate.host, r)[h * rows + o]);
+                tensor_row(y[0].host, r)[h * rows + o] = sum;
+            }
+    struct gpu_linear *g = &c->record.linear;
+    memset(g, 0, sizeof *g);
+    g->n_parts = 1;
+    g->x_rows = m;
+    g->steps = heads;
+    g->part[0] = (struct gpu_linear_part){.w = w,
+                                          .x = x.h,
+                                          .y16 = y[0].h,
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .x_stride = x.stride,
+                                          .y_stride = y[0].stride,
+                                          .w_step = rows * cols,
+                                          .x_step = cols,
+                                          .y_step = rows,
+                                          .gate = p[4] ? gate.h : NULL,
+                                          .gate_stride = gate.stride};
+    c->launch = gpu_launch_linear(g, shape);
+    c->traffic = 2.0 * heads * rows * cols + 2.0 * m * heads * (rows + cols);
+    c->worst = worst_parts;
+    c->own = y;
+    snprintf(c->label, sizeof c->label, "heads %u rows, %u times %u x %u%s", m, heads, rows, cols,
+             p[4] ? ", gate" : "");
+}
+static const uint32_t heads_small[][CASE_PARAMETERS] = {
+    {1, 3, 32, 17, 1}, {2, 2, 72, 8, 0}, {4, 2, 128, 40, 1}, {6, 3, 64, 24, 1}, {40, 2, 40, 16, 0}};
+static const uint32_t heads_large[][CASE_PARAMETERS] = {
+    {1, 12, 128, 512, 0}, {1, 12, 512, 128, 1},  {8, 12, 128, 512, 0},
+    {8, 12, 512, 128, 1}, {64, 12, 128, 512, 0}, {64, 12, 512, 128, 1}};
+const struct gpu_case_kind case_heads = {"heads", make_heads, SHAPES(heads_small),
+                                         SHAPES(heads_large)};
+
 const struct gpu_case_kind case_linear = {"linear", make_linear, SHAPES(linear_small),
                                           SHAPES(linear_large)};

@@ -27,8 +27,9 @@ void __asan_unpoison_memory_region(const volatile void *, size_t);
 enum { GAP = 64 };
 
 const struct gpu_case_kind *const gpu_case_kinds[] = {
-    &case_norm,  &case_mix_norm,   &case_linear,       &case_kda_step,
-    &case_route, &case_experts_up, &case_experts_down, &case_combine};
+    &case_norm,     &case_mix_norm,  &case_linear,     &case_heads,
+    &case_kda_step, &case_route,     &case_experts_up, &case_experts_down,
+    &case_combine,  &case_mla_split, &case_mla_merge};
 const size_t gpu_n_case_kinds = sizeof gpu_case_kinds / sizeof *gpu_case_kinds;
 
 void *case_take(struct gpu_case *c, size_t bytes) {
@@ -105,13 +106,18 @@ bool gpu_case_gaps_intact(const struct gpu_case *c) {
     return intact;
 }
 
+/* One mixing: large cases have hundreds of millions of numbers. */
+static uint64_t draw(struct gpu_case *c) {
+    return rng_mix((c->seed << 40) + c->drawn++);
+}
+
 double case_unit(struct gpu_case *c) {
-    return rng_unit(rng_at(c->seed, 7, c->drawn++));
+    return rng_unit(draw(c));
 }
 
 /* About normal: the sum of four uniform 16-bit pieces. */
 float case_float(struct gpu_case *c, float scale) {
-    uint64_t bits = rng_at(c->seed, 7, c->drawn++);
+    uint64_t bits = draw(c);
     int32_t sum = -131070;
     for (int i = 0; i < 4; i++, bits >>= 16)
         sum += (int32_t)(bits & 0xFFFF);

@@ -27,6 +27,8 @@ struct gpu_case {
         struct gpu_route route;
         struct gpu_experts experts;
         struct gpu_combine combine;
+        struct gpu_mla_split mla_split;
+        struct gpu_mla_merge mla_merge;
     } record;
     unsigned char *memory;
     size_t bytes, room;
@@ -52,8 +54,8 @@ struct gpu_case_kind {
     const uint32_t (*large)[CASE_PARAMETERS]; /* shapes of Kimi K3 on a rank of eight, for time */
     size_t n_large;
 };
-extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_kda_step, case_route,
-    case_experts_up, case_experts_down, case_combine;
+extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
+    case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 

@@ -12,7 +12,7 @@
 #define DECLARE(NAME) emu_kernel NAME##_emu32, NAME##_emu64;
 WRONG_KERNELS(DECLARE)
 
-enum { THREADS = 256, BLOCKS = 3, SHARED = 256 * sizeof(float) };
+enum { THREADS = 256, BLOCKS = 3, SHARED = 512 * sizeof(float) };
 
 struct kernel {
     emu_kernel *at[2]; /* waves of 32, of 64 */
@@ -137,6 +137,18 @@ static void too_little_shared_memory_is_a_fault(void **state) {
     assert_non_null(strstr(err.message, "wants 1024 bytes of shared memory, launched with 100"));
 }
 
+static bool is_product(const float *y, uint16_t tile[2][16 * 32]) {
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c++) {
+            float sum = 1;
+            for (int k = 0; k < 32; k++)
+                sum += bf16_to_f32(tile[0][r * 32 + k]) * bf16_to_f32(tile[1][c * 32 + k]);
+            if (y[r * 16 + c] != sum)
+                return false;
+        }
+    return true;
+}
+
 static void tile_products_are_those_of_matrices(void **state) {
     _Alignas(16) uint16_t tile[2][16 * 32], turned[2][16 * 32];
     for (int i = 0; i < 2 * 16 * 32; i++)
@@ -148,19 +160,19 @@ static void tile_products_are_those_of_matrices(void **state) {
             turned[1][k * 16 + r] = tile[1][r * 32 + k];
     for (int wide = 0; wide < 2; wide++)
         for (int order = 0; order < EMU_ORDERS; order++)
-            for (int transposed = 0; transposed < 2; transposed++) {
-                run(transposed ? KERNEL(right_tiles_transposed) : KERNEL(right_tiles), wide, order,
-                    2, 1, wide ? 64 : 32, (const float *)(transposed ? turned : tile), &first);
+            for (int way = 0; way < 3; way++) {
+                static const struct kernel kernels[] = {
+                    {{right_tiles_emu32, right_tiles_emu64}},
+                    {{right_tiles_shared_emu32, right_tiles_shared_emu64}},
+                    {{right_tiles_transposed_emu32, right_tiles_transposed_emu64}}};
+                run(kernels[way], wide, order, 2, 1, wide ? 64 : 32,
+                    (const float *)(way == 2 ? turned : tile), &first);
                 assert_int_equal(first.status, WEIR_OK);
-                for (int r = 0; r < 16; r++)
-                    for (int c = 0; c < 16; c++) {
-                        float sum = 1;
-                        for (int k = 0; k < 32; k++)
-                            sum +=
-                                bf16_to_f32(tile[0][r * 32 + k]) * bf16_to_f32(tile[1][c * 32 + k]);
-                        assert_true(first.y[r * 16 + c] == sum);
-                    }
+                assert_true(is_product(first.y, tile));
             }
+    /* Where the order of shared memory is another than that of memory, mixing them shows. */
+    run(KERNEL(tiles_of_two_orders), 0, EMU_FORWARD, 0, 1, 32, (const float *)tile, &first);
+    assert_false(is_product(first.y, tile));
 }
 
 static void collectives_reach_the_lanes_they_name(void **state) {

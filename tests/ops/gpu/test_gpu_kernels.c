@@ -70,6 +70,7 @@ static void residual_mixtures_are_those_of_the_reference(void **state) {
 }
 static void products_are_those_of_the_reference(void **state) {
     all_shapes(&case_linear);
+    all_shapes(&case_heads);
 }
 static void delta_attention_steps_are_those_of_the_reference(void **state) {
     all_shapes(&case_kda_step);
@@ -82,6 +83,11 @@ static void experts_are_those_of_the_reference(void **state) {
     all_shapes(&case_experts_up);
     all_shapes(&case_experts_down);
     all_shapes(&case_combine);
+}
+
+static void latent_attention_is_that_of_the_formula(void **state) {
+    all_shapes(&case_mla_split);
+    all_shapes(&case_mla_merge);
 }
 
 static void shapes_that_no_kernel_takes_are_refused(void **state) {
@@ -104,6 +110,8 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
     assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
     experts.cols = 64;
+    struct gpu_mla_split mla = {.heads = 1, .latent = 20, .extra = 4, .share = 64, .shares = 1};
+    assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     experts.slots = GPU_EXPERT_SLOTS + 1;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
 }
@@ -138,6 +146,7 @@ int main(void) {
         cmocka_unit_test(delta_attention_steps_are_those_of_the_reference),
         cmocka_unit_test(routes_are_those_of_the_reference),
         cmocka_unit_test(experts_are_those_of_the_reference),
+        cmocka_unit_test(latent_attention_is_that_of_the_formula),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
     };

@@ -113,29 +113,52 @@ GPU_KERNEL(copy_read_early, wrong, MOST, 1) {
     gpu_copy_wait(0);
 }
 
-/* y[16][16] = A B^T of 16 x 32 tiles of BF16, B read as it is or from [k][row]. */
-GPU_FN void tiles(const struct wrong *a, bool transposed) {
+/* y[16][16] = 1 + A B^T of 16 x 32 tiles of BF16: both from memory; both through shared memory;
+ * through it, B lying [k][row]; one this way and one that, which is no product. */
+struct tile_room {
+    uint16_t a[16 * 32], b[32 * 16];
+};
+GPU_FN void tiles(const struct wrong *a, struct tile_room *s, bool shared_a, bool shared_b,
+                  bool across) {
     struct gpu_strips x, z;
     struct gpu_sums c;
     const uint16_t *A = (const uint16_t *)a->x, *B = A + 16 * 32;
+    for (uint32_t i = gpu_thread(); i < 16 * 32; i += GPU_WAVE) {
+        s->a[i] = A[i];
+        s->b[i] = B[i];
+    }
+    gpu_barrier();
     for (uint32_t i = 0; i < GPU_SUMS; i++)
         c.at[i] = 1;
     for (uint32_t i = 0; i < GPU_STRIPS; i++) {
         x.row[i] = gpu_load16(A + gpu_strip_row(i) * 32 + gpu_strip_k());
-        if (!transposed)
-            z.row[i] = gpu_load16(B + gpu_strip_row(i) * 32 + gpu_strip_k());
+        z.row[i] = gpu_load16(B + gpu_strip_row(i) * 32 + gpu_strip_k());
     }
-    if (transposed)
-        gpu_strips_transposed(&z, B, 16);
+    if (shared_a)
+        gpu_strips_shared(&x, s->a, 32);
+    if (shared_b && across)
+        gpu_strips_transposed(&z, s->b, 16);
+    else if (shared_b)
+        gpu_strips_shared(&z, s->b, 32);
     gpu_mma16(&c, &x, &z);
     for (uint32_t i = 0; i < GPU_SUMS; i++)
         a->y[gpu_sum_row(i) * 16 + gpu_sum_col(i)] = c.at[i];
 }
 GPU_KERNEL(right_tiles, wrong, 64, 1) {
-    tiles(&a, false);
+    GPU_SHARED(struct tile_room, s);
+    tiles(&a, s, false, false, false);
+}
+GPU_KERNEL(right_tiles_shared, wrong, 64, 1) {
+    GPU_SHARED(struct tile_room, s);
+    tiles(&a, s, true, true, false);
 }
 GPU_KERNEL(right_tiles_transposed, wrong, 64, 1) {
-    tiles(&a, true);
+    GPU_SHARED(struct tile_room, s);
+    tiles(&a, s, true, true, true);
+}
+GPU_KERNEL(tiles_of_two_orders, wrong, 64, 1) {
+    GPU_SHARED(struct tile_room, s);
+    tiles(&a, s, true, false, false);
 }
 /* Every collective that is a sum, a maximum or an exchange: y [6][threads]. */
 GPU_KERNEL(right_collectives, wrong, MOST, 1) {

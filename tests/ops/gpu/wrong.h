@@ -22,6 +22,8 @@ struct wrong {
     X(copy_without_wait)                                                                           \
     X(copy_read_early)                                                                             \
     X(right_tiles)                                                                                 \
+    X(right_tiles_shared)                                                                          \
+    X(tiles_of_two_orders)                                                                         \
     X(right_tiles_transposed)                                                                      \
     X(right_collectives)                                                                           \
     X(right_count)

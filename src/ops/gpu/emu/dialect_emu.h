@@ -222,13 +222,30 @@ GPU_FN void gpu_mma16(struct gpu_sums *c, const struct gpu_strips *a, const stru
     for (uint32_t i = 0; i < GPU_SUMS; i++)
         c->at[i] += g->sum[gpu_sum_row(i)][gpu_sum_col(i)];
 }
-GPU_FN void gpu_strips_transposed(struct gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+/* Which k element e of a strip from shared memory is: with waves of 32 as ldmatrix deals them out.
+ */
+GPU_FN uint32_t gpu_shared_k(uint32_t e) {
+    return GPU_WAVE == 32 ? e / 2 * 8 + gpu_lane() % 4 * 2 + e % 2 : gpu_strip_k() + e;
+}
+GPU_FN void gpu_strips_shared(struct gpu_strips *s, const uint16_t *tile, uint32_t stride) {
     emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+    emu_check_aligned(tile);
+    emu_check_aligned(tile + stride);
     for (uint32_t i = 0; i < GPU_STRIPS; i++) {
         uint16_t strip[8];
         for (uint32_t e = 0; e < 8; e++)
-            strip[e] = tile[(gpu_strip_k() + e) * stride + gpu_strip_row(i)];
-        emu_check_aligned(tile + gpu_strip_k() * stride);
+            strip[e] = tile[gpu_strip_row(i) * stride + gpu_shared_k(e)];
+        memcpy(&s->row[i], strip, sizeof strip);
+    }
+}
+GPU_FN void gpu_strips_transposed(struct gpu_strips *s, const uint16_t *tile, uint32_t stride) {
+    emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+    emu_check_aligned(tile);
+    emu_check_aligned(tile + stride);
+    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+        uint16_t strip[8];
+        for (uint32_t e = 0; e < 8; e++)
+            strip[e] = tile[gpu_shared_k(e) * stride + gpu_strip_row(i)];
         memcpy(&s->row[i], strip, sizeof strip);
     }
 }

@@ -23,11 +23,22 @@ GPU_FN uint32_t part_of_block(const struct gpu_linear *a) {
 }
 
 GPU_FN void put(const struct gpu_linear_part *part, uint32_t x_row, uint32_t w_row, float sum) {
-    uint64_t at = (uint64_t)x_row * part->y_stride + w_row;
+    const uint32_t col = gpu_block_y() * part->y_step + w_row;
+    const uint64_t at = (uint64_t)x_row * part->y_stride + col;
+    if (part->gate)
+        sum *= gpu_sigmoid(gpu_from_bf16(part->gate[(uint64_t)x_row * part->gate_stride + col]));
     if (part->y)
         part->y[at] = part->add ? part->y[at] + sum : sum;
     else
         part->y16[at] = gpu_to_bf16(sum);
+}
+
+/* Where the term's matrix begins for this block's step, and its x. */
+GPU_FN const uint16_t *matrix_of(const struct gpu_linear_part *part, uint32_t term) {
+    return (term ? part->w2 : part->w) + (uint64_t)gpu_block_y() * part->w_step;
+}
+GPU_FN const uint16_t *x_of(const struct gpu_linear_part *part, uint32_t term) {
+    return (term ? part->x2 : part->x) + gpu_block_y() * part->x_step;
 }
 
 /* ------------------------------------------------------------------------------- up to four rows
@@ -96,10 +107,10 @@ GPU_FN void gemv(const struct gpu_linear *a, struct gpu_gemv_shared *s, const ui
         for (uint32_t r = 0; r < GEMV_ROWS; r++) {
             /* Beyond the last row: the last once more, and nothing is done with it. */
             const uint64_t row = row0 + r < part->rows ? row0 + r : part->rows - 1;
-            w[r] = (term ? part->w2 : part->w) + row * cols;
+            w[r] = matrix_of(part, term) + row * cols;
         }
-        gemv_add(acc, w, term ? part->x2 : part->x, term ? part->x2_stride : part->x_stride,
-                 a->x_rows, cols / 8, first, step, most);
+        gemv_add(acc, w, x_of(part, term), term ? part->x2_stride : part->x_stride, a->x_rows,
+                 cols / 8, first, step, most);
     }
     gpu_wait_previous(); /* of lanes that had no columns */
     gpu_launch_next();
@@ -196,10 +207,10 @@ GPU_FN void skinny(const struct gpu_linear *a, struct gpu_skinny_shared *s, cons
         for (uint32_t i = 0; i < GPU_STRIPS; i++) {
             uint64_t row = row0 + gpu_strip_row(i);
             row = row < part->rows ? row : part->rows - 1;
-            w[i] = (term ? part->w2 : part->w) + row * cols;
+            w[i] = matrix_of(part, term) + row * cols;
         }
-        skinny_add(acc, w, term ? part->x2 : part->x, term ? part->x2_stride : part->x_stride,
-                   a->x_rows, cols, share, split, tiles);
+        skinny_add(acc, w, x_of(part, term), term ? part->x2_stride : part->x_stride, a->x_rows,
+                   cols, share, split, tiles);
     }
     gpu_wait_previous();
     gpu_launch_next();

@@ -1,0 +1,206 @@
+/* case_mla.c: absorbed latent attention of single tokens, share by share, and putting shares
+ * together. */
+#include "tests/ops/gpu/cases.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPES(NAME) NAME, sizeof NAME / sizeof *NAME
+
+struct own {
+    const float *part, *lse; /* of the kernel */
+    float *want_part, *want_lse;
+    const uint16_t *out;
+    struct case_rows rows;
+    uint32_t n, heads, latent, shares, share;
+    const struct gpu_mla_seq *seqs;
+};
+
+/* What it should be, for one head of one row over one share: the sum of latents by weight, and the
+ * base-2 logarithm of the weights' sum. */
+static void attend(const float *q, const float *records, uint32_t width, uint32_t latent,
+                   uint32_t from, uint32_t end, double scale, float *part, float *lse) {
+    double top = -INFINITY, total = 0, sum[GPU_LATENT_MOST] = {0};
+    for (uint32_t t = from; t < end; t++) { /* the maximum moves along, as it would in two passes */
+        const float *record = records + (size_t)t * width;
+        float lane[8] = {0};
+        for (uint32_t k = 0; k < width; k++)
+            lane[k % 8] += q[k] * record[k];
+        double score = 0;
+        for (int i = 0; i < 8; i++)
+            score += (double)lane[i];
+        score *= scale * 1.4426950408889634;
+        if (score > top) {
+            double factor = exp2(top - score);
+            total *= factor;
+            for (uint32_t c = 0; c < latent; c++)
+                sum[c] *= factor;
+            top = score;
+        }
+        double p = exp2(score - top);
+        total += p;
+        for (uint32_t c = 0; c < latent; c++)
+            sum[c] += p * (double)record[c];
+    }
+    for (uint32_t c = 0; c < latent; c++)
+        part[c] = (float)(sum[c] / total);
+    *lse = (float)(top + log2(total));
+}
+
+static double worst_split(const struct gpu_case *c) {
+    const struct own *o = c->own;
+    double worst = 0;
+    for (uint32_t i = 0; i < o->n; i++)
+        for (uint32_t h = 0; h < o->heads; h++)
+            for (uint32_t s = 0; s * o->share < o->seqs[i].positions; s++) {
+                size_t at = ((size_t)o->seqs[i].row * o->heads + h) * o->shares + s;
+                /* Weights are rounded to BF16. */
+                worst = fmax(worst, case_error(o->part + at * o->latent,
+                                               o->want_part + at * o->latent, o->latent, 1e-2));
+                worst = fmax(worst, fabs((double)o->lse[at] - o->want_lse[at]) / 5e-3);
+                if (isnan(o->lse[at]))
+                    worst = INFINITY;
+            }
+    return worst;
+}
+
+/* rows, heads, latent, extra, nope, positions of the longest, positions of a share (0: by the
+ * rules), all of the same length */
+static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t rows = p[0], heads = p[1], latent = p[2], extra = p[3], nope = p[4];
+    uint32_t width = latent + extra, q_step = nope + extra;
+    uint32_t share = p[6] ? p[6] : gpu_mla_share(rows, heads, p[5], shape);
+    uint32_t shares = (p[5] + share - 1) / share, pages = (p[5] + 63) / 64;
+    struct own *o = case_host(c, sizeof *o);
+    *o =
+        (struct own){.n = rows, .heads = heads, .latent = latent, .shares = shares, .share = share};
+    struct case_rows qa = case_rows(c, rows, heads * latent, true, 1),
+                     q = case_rows(c, rows, heads * q_step, true, 1);
+    size_t page_bytes = 2 * (size_t)64 * width * 2; /* of two layers, of which this is the second */
+    uint8_t *pool = case_take(c, rows * pages * page_bytes);
+    int32_t *table = case_take(c, rows * pages * sizeof *table);
+    struct gpu_mla_seq *seqs = case_take(c, rows * sizeof *seqs);
+    float *part = case_take(c, (size_t)rows * heads * shares * latent * 4);
+    float *lse = case_take(c, (size_t)rows * heads * shares * 4);
+    float *records = case_host(c, (size_t)p[5] * width * 4), *query = case_host(c, width * 4);
+    o->want_part = case_host(c, (size_t)rows * heads * shares * latent * 4);
+    o->want_lse = case_host(c, (size_t)rows * heads * shares * 4);
+    double scale = 1 / sqrt((double)q_step) / 4;
+    double positions = 0;
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t row = rows - 1 - i, n = p[7] || p[5] <= i * 13 ? p[5] : p[5] - i * 13;
+        seqs[i] = (struct gpu_mla_seq){row, n, i * pages};
+        positions += n;
+        for (uint32_t k = 0; k < pages; k++) /* pages lie in falling order, sequences mixed */
+            table[i * pages + k] = (int32_t)((pages - 1 - k) * rows + i);
+        for (uint32_t t = 0; t < n; t++) {
+            uint16_t *to = (uint16_t *)(pool + (size_t)table[i * pages + t / 64] * page_bytes +
+                                        page_bytes / 2) +
+                           (size_t)(t % 64) * width;
+            for (uint32_t k = 0; k < width; k++)
+                to[k] = f32_to_bf16(records[(size_t)t * width + k] = case_bf16(c, 1));
+        }
+        for (uint32_t h = 0; h < heads; h++) {
+            memcpy(query, tensor_row(qa.host, row) + h * latent, latent * 4);
+            memcpy(query + latent, tensor_row(q.host, row) + h * q_step + nope, extra * 4);
+            for (uint32_t s = 0; s * share < n; s++) {
+                size_t at = ((size_t)row * heads + h) * shares + s;
+                uint32_t end = (s + 1) * share < n ? (s + 1) * share : n;
+                attend(query, records, width, latent, s * share, end, scale,
+                       o->want_part + at * latent, o->want_lse + at);
+            }
+        }
+    }
+    o->part = part;
+    o->lse = lse;
+    o->seqs = seqs;
+    c->record.mla_split = (struct gpu_mla_split){.qa = qa.h,
+                                                 .q = q.h,
+                                                 .kv = pool + page_bytes / 2,
+                                                 .seqs = seqs,
+                                                 .pages = table,
+                                                 .part = part,
+                                                 .lse = lse,
+                                                 .page_bytes = page_bytes,
+                                                 .heads = heads,
+                                                 .latent = latent,
+                                                 .extra = extra,
+                                                 .nope = nope,
+                                                 .qa_stride = qa.stride,
+                                                 .q_stride = q.stride,
+                                                 .q_step = q_step,
+                                                 .shares = shares,
+                                                 .share = share,
+                                                 .scale = (float)scale};
+    c->launch = gpu_launch_mla_split(&c->record.mla_split, rows, shape);
+    c->traffic = positions * width * 2;
+    c->worst = worst_split;
+    c->own = o;
+    snprintf(c->label, sizeof c->label, "mla_split %u rows of %u, %u heads, %u+%u, shares of %u",
+             rows, p[5], heads, latent, extra, share);
+}
+static const uint32_t split_small[][CASE_PARAMETERS] = {
+    {1, 4, 24, 8, 16, 1, 64, 0},      {2, 8, 64, 16, 32, 70, 64, 0},
+    {3, 12, 64, 16, 32, 200, 128, 0}, {1, 17, 16, 8, 8, 65, 64, 0},
+    {1, 3, 24, 8, 8, 250, 256, 0},    {2, 12, 512, 64, 128, 150, 128, 0}};
+static const uint32_t split_large[][CASE_PARAMETERS] = {{128, 12, 512, 64, 128, 1024, 0, 1},
+                                                        {1, 12, 512, 64, 128, 32768, 0, 1},
+                                                        {8, 12, 512, 64, 128, 32768, 0, 1},
+                                                        {1, 12, 512, 64, 128, 145408, 0, 1},
+                                                        {1, 96, 512, 64, 128, 18176, 0, 1}};
+const struct gpu_case_kind case_mla_split = {"mla_split", make_split, SHAPES(split_small),
+                                             SHAPES(split_large)};
+
+static double worst_merge(const struct gpu_case *c) {
+    const struct own *o = c->own;
+    return case_error_rows(&o->rows, 1e-4);
+}
+
+/* rows, heads, latent, shares */
+static void make_merge(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t rows = p[0], heads = p[1], latent = p[2], shares = p[3];
+    struct own *o = case_host(c, sizeof *o);
+    size_t n = (size_t)rows * heads * shares;
+    float *part = case_f32_vector(c, n * latent, 1, 0), *lse = case_f32_vector(c, n, 4, 0);
+    struct gpu_mla_seq *seqs = case_take(c, rows * sizeof *seqs);
+    o->rows = case_blank(c, rows, heads * latent, true);
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t used = shares > i ? shares - i : 1, row = rows - 1 - i;
+        seqs[i] = (struct gpu_mla_seq){row, used * 64 - 63, 0};
+        for (uint32_t h = 0; h < heads; h++) {
+            size_t at = ((size_t)row * heads + h) * shares;
+            double top = -INFINITY, total = 0;
+            for (uint32_t s = 0; s < used; s++)
+                top = fmax(top, (double)lse[at + s]);
+            for (uint32_t s = 0; s < used; s++)
+                total += exp2(lse[at + s] - top);
+            for (uint32_t k = 0; k < latent; k++) {
+                double sum = 0;
+                for (uint32_t s = 0; s < used; s++)
+                    sum += exp2(lse[at + s] - top) / total * part[(at + s) * latent + k];
+                tensor_row(o->rows.host, row)[h * latent + k] = (float)sum;
+            }
+        }
+        /* What the shares behind would have left is anything. */
+        for (uint32_t h = 0; h < heads; h++)
+            for (uint32_t s = used; s < shares; s++)
+                lse[((size_t)row * heads + h) * shares + s] = NAN;
+    }
+    c->record.mla_merge = (struct gpu_mla_merge){
+        part, lse, seqs, o->rows.h, heads, latent, o->rows.stride, shares, 64};
+    c->launch = gpu_launch_mla_merge(&c->record.mla_merge, rows);
+    c->traffic = (double)n * (latent + 1) * 4 + 2.0 * rows * heads * latent;
+    c->worst = worst_merge;
+    c->own = o;
+    snprintf(c->label, sizeof c->label, "mla_merge %u rows, %u heads of %u, %u shares", rows, heads,
+             latent, shares);
+}
+static const uint32_t merge_small[][CASE_PARAMETERS] = {
+    {1, 2, 24, 1}, {3, 2, 64, 7}, {1, 1, 512, 70}};
+static const uint32_t merge_large[][CASE_PARAMETERS] = {
+    {1, 12, 512, 128}, {8, 12, 512, 16}, {128, 12, 512, 1}};
+const struct gpu_case_kind case_mla_merge = {"mla_merge", make_merge, SHAPES(merge_small),
+                                             SHAPES(merge_large)};
