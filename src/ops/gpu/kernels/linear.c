@@ -136,7 +136,7 @@ GPU_FN void gemv(const struct gpu_linear *a, struct gpu_gemv_shared *s, const ui
         put(part, m, row, sum);
 }
 
-GPU_KERNEL(weir_gemv_1, gpu_linear, LINEAR_THREADS, 4) {
+GPU_KERNEL(weir_gemv_1, gpu_linear, LINEAR_THREADS, 3) {
     GPU_SHARED(struct gpu_gemv_shared, s);
     gemv(&a, s, 1);
 }
