@@ -79,6 +79,8 @@ typedef struct weir_options {
     uint64_t disk_offload_bytes;    /* bytes used there at most */
     uint64_t expert_cache_bytes;    /* memory for routed experts, which then stay in their files and
                                        are read when chosen; 0: all are mapped */
+    const char *tuning;             /* table of what is fastest here (`weir tune`): a file; "auto":
+                                       the default place, if it is there; NULL or "none": none */
     const char *remote_store;       /* redis://[:PASSWORD@]HOST[:PORT][/DB]; NULL: no such tier */
     void (*on_progress)(void *arg); /* called on the engine thread after steps that gave output;
                                        must not block */

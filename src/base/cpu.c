@@ -73,6 +73,34 @@ const char *cpu_level_name(enum cpu_level level) {
     return "?";
 }
 
+/* The value of the first processor's line "key : value". */
+static void cpuinfo(const char *key, char *out, size_t cap) {
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[256], *value = NULL;
+    size_t n = strlen(key);
+    while (f && !value && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, n) && line[n + strspn(line + n, " \t")] == ':') {
+            value = strchr(line, ':') + 1;
+            value += *value == ' ';
+            value[strcspn(value, "\n")] = 0;
+        }
+    if (f)
+        fclose(f);
+    snprintf(out, cap, "%s", value ? value : "");
+}
+
+void cpu_model(char *out, size_t cap) {
+    cpuinfo("model name", out, cap);
+}
+
+void cpu_identity(char *out, size_t cap) {
+    char name[96], family[16], model[16];
+    cpuinfo("model name", name, sizeof name);
+    cpuinfo("cpu family", family, sizeof family);
+    cpuinfo("model", model, sizeof model);
+    snprintf(out, cap, "%s, family %s, model %s", name, family, model);
+}
+
 uint32_t cpu_count(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0)

@@ -3,6 +3,7 @@
 #define WEIR_BASE_CPU_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Each includes the ones before it. */
@@ -19,6 +20,10 @@ enum cpu_level {
  * WEIR_CPU=portable|avx2|avx512|avx512dots (tests use it). The first call asks for the tiles. */
 enum cpu_level cpu_best(void);
 const char *cpu_level_name(enum cpu_level level);
+/* What the processor calls itself; "" where the system does not tell. */
+void cpu_model(char *out, size_t cap);
+/* The same with family and model numbers: virtual machines call many processors by one name. */
+void cpu_identity(char *out, size_t cap);
 /* Cores this process may run on (affinity mask), at least 1. */
 uint32_t cpu_count(void);
 

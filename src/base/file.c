@@ -1,9 +1,11 @@
-/* file.c: reads and maps files. Called by text and load. */
+/* file.c: reads and maps files, and says where a user's belong. Called by many rooms. */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -102,4 +104,24 @@ char *file_join(const char *dir, const char *name) {
     if (path)
         sprintf(path, "%.*s/%s", (int)n, dir, name);
     return path;
+}
+
+char *file_user_path(const char *variable, const char *home, const char *name) {
+    const char *base = getenv(variable), *user = getenv("HOME");
+    char *path = NULL;
+    if (base && base[0] == '/')
+        return asprintf(&path, "%s/%s", base, name) < 0 ? NULL : path;
+    if (user && user[0])
+        return asprintf(&path, "%s/%s/%s", user, home, name) < 0 ? NULL : path;
+    return NULL;
+}
+
+weir_status file_make_directories(const char *path, weir_error *err) {
+    char part[PATH_MAX];
+    for (const char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+        snprintf(part, sizeof part, "%.*s", (int)(p - path), path);
+        if (mkdir(part, 0700) && errno != EEXIST)
+            return weir_fail(err, WEIR_BAD_FILE, part, "cannot be made: %s", strerror(errno));
+    }
+    return WEIR_OK;
 }

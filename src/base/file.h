@@ -22,4 +22,10 @@ void file_unmap(struct mapping *m);
 /* dir + "/" + name in a new string, freed with free(); NULL without memory. */
 char *file_join(const char *dir, const char *name);
 
+/* Where files of the user belong by the specification of base directories: below the directory that
+ * `variable` names if it is absolute, else below ~/home. NULL: neither is set, or no memory. */
+char *file_user_path(const char *variable, const char *home, const char *name);
+/* Makes the directories above `path` that are missing, for this user alone. */
+weir_status file_make_directories(const char *path, weir_error *err);
+
 #endif

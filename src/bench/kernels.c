@@ -4,6 +4,7 @@
  * Invariant that bites: the check comes before the timing, because some operations change their
  * inputs and a thousand calls later they are nobody's test data. */
 #include "bench/kernels.h"
+#include "bench/quantile.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -40,23 +41,6 @@ static struct effort effort_of(const struct kernel_options *o) {
 }
 
 /* --------------------------------------------------------------------------------- statistics */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The q-th quantile of n values; 0 of none. */
-static double quantile(const double *x, size_t n, double q) {
-    double sorted[KERNEL_SAMPLES];
-    if (n == 0)
-        return 0;
-    memcpy(sorted, x, n * sizeof *x);
-    qsort(sorted, n, sizeof *sorted, by_value);
-    double at = q * (double)(n - 1);
-    size_t i = (size_t)at;
-    return i + 1 < n ? sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]) : sorted[i];
-}
 
 static double spread(const double *x, size_t n) {
     double middle = quantile(x, n, 0.5);
@@ -320,7 +304,7 @@ static double median_of_roofs(const struct kernel_report *r, size_t offset) {
                 x[n++] = v;
         }
     if (n) {
-        qsort(x, n, sizeof *x, by_value);
+        qsort(x, n, sizeof *x, quantile_order);
         middle = x[n / 2];
     }
     free(x);

@@ -26,19 +26,6 @@ static json_t *text_or_null(const char *s) {
     return t ? t : json_null();
 }
 
-static json_t *model_name(void) {
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    char line[256], *name = NULL;
-    while (f && !name && fgets(line, sizeof line, f))
-        if (!strncmp(line, "model name", 10) && (name = strchr(line, ':'))) {
-            name += 1 + (name[1] == ' ');
-            name[strcspn(name, "\n")] = 0;
-        }
-    if (f)
-        fclose(f);
-    return text_or_null(name);
-}
-
 /* "32768K" and the like. */
 static uint64_t size_of(const char *text) {
     char *end;
@@ -104,7 +91,8 @@ json_t *machine_json(uint32_t threads) {
     if (mode)
         mode[strcspn(mode, "]")] = 0;
     struct utsname u;
-    char kernel[160] = "";
+    char kernel[160] = "", model[256];
+    cpu_model(model, sizeof model);
     if (uname(&u) == 0)
         snprintf(kernel, sizeof kernel, "%.60s %.80s", u.sysname, u.release);
     long all = sysconf(_SC_NPROCESSORS_ONLN);
@@ -115,8 +103,8 @@ json_t *machine_json(uint32_t threads) {
                               json_pack("{s:o,s:o,s:I,s:o}", "level", text_or_null(c.level), "type",
                                         text_or_null(c.type), "bytes", (json_int_t)c.bytes,
                                         "shared_by", text_or_null(c.shared)));
-    return json_pack("{s:o,s:I,s:I,s:I,s:s,s:o,s:o,s:I,s:o,s:o}", "model", model_name(), "cores",
-                     (json_int_t)all, "usable_cores", (json_int_t)cpu_count(), "threads",
+    return json_pack("{s:o,s:I,s:I,s:I,s:s,s:o,s:o,s:I,s:o,s:o}", "model", text_or_null(model),
+                     "cores", (json_int_t)all, "usable_cores", (json_int_t)cpu_count(), "threads",
                      (json_int_t)threads, "isa", cpu_level_name(cpu_best()), "extensions",
                      extensions(), "kernel", text_or_null(kernel), "memory_bytes",
                      (json_int_t)memory_limit(), "huge_pages", text_or_null(mode), "caches",

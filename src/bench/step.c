@@ -8,8 +8,9 @@
 
 #include "base/clock.h"
 #include "bench/kernels_machine.h"
+#include "bench/quantile.h"
 #include "bench/step_cost.h"
-#include "forward/runner.h"
+#include "bench/step_rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,18 +27,14 @@ struct sums {
 
 struct profile {
     const struct step_options *o;
-    struct model m;
-    struct weights *w;
-    struct runner *r;
-    const struct op *op;
-    uint32_t n_ops, rows; /* rows: of the step in progress */
-    double *begin;        /* [n_ops + 1] */
-    uint32_t *distinct;   /* [n_ops] experts that the operation works on */
-    unsigned char *seen;  /* [experts] */
-    struct sums *sample;  /* [STEP_SAMPLES] */
-    struct roof *roof;    /* [STEP_SAMPLES] */
-    int32_t *ids;         /* [max(prompt, sequences)] */
-    struct team *team;    /* of the meter */
+    struct step_rig rig;
+    uint32_t rows;       /* of the step in progress */
+    double *begin;       /* [n_ops + 1] */
+    uint32_t *distinct;  /* [n_ops] experts that the operation works on */
+    unsigned char *seen; /* [experts] */
+    struct sums *sample; /* [STEP_SAMPLES] */
+    struct roof *roof;   /* [STEP_SAMPLES] */
+    struct team *team;   /* of the meter */
     struct roof_meter *meter;
     uint32_t done, of;
 };
@@ -57,24 +54,24 @@ static uint32_t count_distinct(struct profile *p, const struct op_route *a) {
 static void watch(void *arg, uint32_t i) {
     struct profile *p = arg;
     p->begin[i] = (double)clock_ns() * 1e-9;
-    if (i == 0 || p->op[i - 1].kind != OP_ROUTE ||
-        (p->op[i - 1].most_rows && p->rows > p->op[i - 1].most_rows))
+    if (i == 0 || p->rig.op[i - 1].kind != OP_ROUTE ||
+        (p->rig.op[i - 1].most_rows && p->rows > p->rig.op[i - 1].most_rows))
         return;
-    const struct op_route *route = &p->op[i - 1].u.route;
+    const struct op_route *route = &p->rig.op[i - 1].u.route;
     uint32_t n = count_distinct(p, route);
-    for (uint32_t k = i; k < p->n_ops && p->op[k].layer == p->op[i - 1].layer; k++)
-        if ((p->op[k].kind == OP_EXPERTS_UP || p->op[k].kind == OP_EXPERTS_DOWN) &&
-            p->op[k].u.experts.ids == route->ids)
+    for (uint32_t k = i; k < p->rig.n_ops && p->rig.op[k].layer == p->rig.op[i - 1].layer; k++)
+        if ((p->rig.op[k].kind == OP_EXPERTS_UP || p->rig.op[k].kind == OP_EXPERTS_DOWN) &&
+            p->rig.op[k].u.experts.ids == route->ids)
             p->distinct[k] = n;
 }
 
 /* Adds what the step just made took, and what it would take under this roof. */
 static void add_step(struct profile *p, const struct step_shape *shape, const struct roof *roof,
                      struct sums *to) {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    for (uint32_t i = 0; i < p->rig.n_ops; i++) {
         struct step_part part[STEP_PARTS];
-        enum op_kind k = p->op[i].kind;
-        uint32_t n = step_parts(&p->op[i], shape, p->distinct[i], p->o->column, part);
+        enum op_kind k = p->rig.op[i].kind;
+        uint32_t n = step_parts(&p->rig.op[i], shape, p->distinct[i], p->o->column, part);
         to->seconds[k] += p->begin[i + 1] - p->begin[i];
         to->calls[k] += n > 0;
         for (uint32_t j = 0; j < n; j++) {
@@ -97,7 +94,7 @@ static double make_step(struct profile *p, const struct runner_feed *feed, uint3
                         const struct step_shape *shape, const struct roof *roof, struct sums *to) {
     p->rows = shape->rows;
     double from = clock_seconds();
-    runner_step(p->r, feed, n);
+    runner_step(p->rig.r, feed, n);
     double seconds = clock_seconds() - from;
     if (to) {
         add_step(p, shape, roof, to);
@@ -107,10 +104,10 @@ static double make_step(struct profile *p, const struct runner_feed *feed, uint3
 }
 
 static void prompt(struct profile *p, uint32_t sequence, const struct roof *roof, struct sums *to) {
-    runner_reset(p->r, sequence);
+    runner_reset(p->rig.r, sequence);
     for (uint32_t at = 0; at < p->o->prompt_tokens; at += p->o->rows) {
         uint32_t left = p->o->prompt_tokens - at, n = left < p->o->rows ? left : p->o->rows;
-        const struct runner_feed feed = {sequence, p->ids + at, n, false};
+        const struct runner_feed feed = {sequence, p->rig.ids + at, n, false};
         const struct step_shape shape = {.rows = n, .history = at, .decode = n == 1, .logits = 1};
         make_step(p, &feed, 1, &shape, roof, to);
     }
@@ -121,29 +118,14 @@ static void decode(struct profile *p, const struct roof *roof, struct sums *to) 
     struct runner_feed *feed = calloc(n, sizeof *feed);
     WEIR_ASSERT(feed);
     const struct step_shape shape = {
-        .rows = n, .history = runner_length(p->r, 0), .decode = true, .logits = n};
+        .rows = n, .history = runner_length(p->rig.r, 0), .decode = true, .logits = n};
     for (uint32_t i = 0; i < n; i++)
-        feed[i] = (struct runner_feed){i, &p->ids[i % p->o->prompt_tokens], 1, false};
+        feed[i] = (struct runner_feed){i, &p->rig.ids[i % p->o->prompt_tokens], 1, false};
     make_step(p, feed, n, &shape, roof, to);
     free(feed);
 }
 
 /* ---------------------------------------------------------------------------------- statistics */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The value at this part of the sorted ones. */
-static double quantile(const double *x, uint32_t n, double q) {
-    double sorted[STEP_SAMPLES];
-    memcpy(sorted, x, n * sizeof *x);
-    qsort(sorted, n, sizeof *sorted, by_value);
-    double at = q * (n - 1);
-    uint32_t i = (uint32_t)at;
-    return i + 1 < n ? sorted[i] + (at - i) * (sorted[i + 1] - sorted[i]) : sorted[i];
-}
 
 /* Median over samples of a member of the sums, in thousandths. */
 static double median_ms(const struct profile *p, uint32_t n, size_t offset) {
@@ -254,38 +236,27 @@ static void measure(struct profile *p, struct step_report *out) {
 
 static weir_status open_model(struct profile *p, weir_error *err) {
     const struct step_options *o = p->o;
-    weir_status s = model_open(o->model, &p->m, err);
-    if (!s)
-        s = weights_open(o->model, &p->m, &p->w, err);
-    if (!s)
-        s = weights_pack(p->w, o->column, o->dense, 0, o->threads, err);
-    const struct runner_options r = {.column = o->column,
-                                     .threads = o->threads,
-                                     .sequences = o->sequences,
-                                     .positions = o->prompt_tokens + o->decode_tokens + 1,
-                                     .rows = o->rows > o->sequences ? o->rows : o->sequences,
-                                     .logits = o->sequences,
-                                     .kv_dtype = o->kv_dtype};
-    if (!s)
-        s = runner_open(&p->m, p->w, &r, &p->r, err);
-    return s;
+    const struct step_rig_options rig = {
+        .of = {o->model, o->column, o->dense, o->kv_dtype, o->threads},
+        .tuning = o->tuning,
+        .sequences = o->sequences,
+        .positions = o->prompt_tokens + o->decode_tokens + 1,
+        .rows = o->rows,
+        .prompt_tokens = o->prompt_tokens};
+    return step_rig_open(&rig, &p->rig, err);
 }
 
 static weir_status take_memory(struct profile *p, weir_error *err) {
     const struct step_options *o = p->o;
-    p->op = program_ops(runner_program(p->r), &p->n_ops);
-    p->begin = calloc(p->n_ops + 1, sizeof *p->begin);
-    p->distinct = calloc(p->n_ops, sizeof *p->distinct);
-    p->seen = calloc(p->m.experts + 1, 1);
+    p->begin = calloc(p->rig.n_ops + 1, sizeof *p->begin);
+    p->distinct = calloc(p->rig.n_ops, sizeof *p->distinct);
+    p->seen = calloc(p->rig.m.experts + 1, 1);
     p->sample = calloc(STEP_SAMPLES, sizeof *p->sample);
     p->roof = calloc(STEP_SAMPLES, sizeof *p->roof);
-    p->ids = calloc(o->prompt_tokens, sizeof *p->ids);
     p->team = team_open(o->threads);
-    if (!p->begin || !p->distinct || !p->seen || !p->sample || !p->roof || !p->ids || !p->team)
+    if (!p->begin || !p->distinct || !p->seen || !p->sample || !p->roof || !p->team)
         return weir_fail(err, WEIR_NO_MEMORY, "bench step", "no memory or threads");
-    for (uint32_t i = 0; i < o->prompt_tokens; i++)
-        p->ids[i] = (int32_t)((i * 2654435761ull + 12345) % p->m.vocab);
-    program_set_watch(runner_program(p->r), watch, p);
+    program_set_watch(p->rig.program, watch, p);
     size_t bytes = 8 * (size_t)machine_last_cache_bytes();
     return roof_open(p->team,
                      o->roof_bytes       ? o->roof_bytes
@@ -307,7 +278,7 @@ weir_status step_measure(const struct step_options *o, struct step_report *out, 
         s = take_memory(&p, err);
     if (!s) {
         struct idle_mark from = idle_mark();
-        out->ops = p.n_ops;
+        out->ops = p.rig.n_ops;
         measure(&p, out);
         struct idle_mark to = idle_mark();
         out->idle = idle_between(&from, &to);
@@ -316,14 +287,12 @@ weir_status step_measure(const struct step_options *o, struct step_report *out, 
     roof_close(p.meter);
     if (p.team)
         team_close(p.team);
-    free(p.ids);
     free(p.roof);
     free(p.sample);
     free(p.seen);
     free(p.distinct);
     free(p.begin);
-    runner_close(p.r);
-    weights_close(p.w);
+    step_rig_close(&p.rig);
     return s;
 }
 

@@ -17,6 +17,7 @@ struct step_options {
     enum dense_form dense;
     enum dtype kv_dtype;
     uint32_t threads;
+    const char *tuning;     /* whose table is used: tuning_choose (load/tuning.h) */
     uint32_t prompt_tokens; /* at least 1 */
     uint32_t decode_tokens; /* steps to time, at most STEP_SAMPLES; 0: none */
     uint32_t sequences;     /* that decode together */

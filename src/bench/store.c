@@ -4,11 +4,11 @@
 #include "bench/store_inside.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "bench/configuration.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { STORE_SCHEMA = 1, STORE_ID = 0x77656972 /* "weir" */, STORE_WAIT_MS = 15000 };
@@ -26,14 +26,7 @@ static const char schema[] =
     "PRAGMA user_version=1;";
 
 char *store_default_path(void) {
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    char *path = NULL;
-    /* The specification of base directories: a relative path is to be ignored. */
-    if (data && data[0] == '/')
-        return asprintf(&path, "%s/weir/bench.db", data) < 0 ? NULL : path;
-    if (home && home[0])
-        return asprintf(&path, "%s/.local/share/weir/bench.db", home) < 0 ? NULL : path;
-    return NULL;
+    return file_user_path("XDG_DATA_HOME", ".local/share", "weir/bench.db");
 }
 
 weir_status store_sql_fail(const struct store *s, const char *doing, weir_error *err) {
@@ -110,16 +103,6 @@ static weir_status check_schema(struct store *s, bool *is_new, weir_error *err) 
     return WEIR_OK;
 }
 
-static weir_status make_directories(const char *path, weir_error *err) {
-    char part[PATH_MAX];
-    for (const char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
-        snprintf(part, sizeof part, "%.*s", (int)(p - path), path);
-        if (mkdir(part, 0700) && errno != EEXIST)
-            return weir_fail(err, WEIR_BAD_FILE, part, "cannot be made: %s", strerror(errno));
-    }
-    return WEIR_OK;
-}
-
 /* Another process may be switching to WAL, too, for which SQLite does not wait by itself. */
 static weir_status use_wal(struct store *s, weir_error *err) {
     for (int i = 0;; i++) {
@@ -165,7 +148,7 @@ weir_status store_open(const char *path, bool write, struct store **out, weir_er
     if (!write && access(s->path, F_OK))
         status = weir_fail(err, WEIR_BAD_FILE, s->path, "no history of runs: %s", strerror(errno));
     else if (write)
-        status = make_directories(s->path, err);
+        status = file_make_directories(s->path, err);
     if (!status) {
         int flags = write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
         if (sqlite3_open_v2(s->path, &s->db, flags, NULL) != SQLITE_OK)

@@ -11,7 +11,7 @@
 #include "cli/progress.h"
 
 struct bench_step_args {
-    char *model, *isa;
+    char *model, *isa, *tuning;
     uint32_t threads, prompt_tokens, max_tokens, sequences, rows, rounds;
     int dense_dtype, kv_dtype;
     double wait;
@@ -52,37 +52,12 @@ static const struct option_spec bench_step_options[] = {
      .max = STEP_SAMPLES,
      .fallback = "3",
      .help = "Prompts to time; 0: none. Not beside --max-tokens 0."},
-    {.name = "max-num-seqs",
-     .value = "N",
-     .type = OPTION_COUNT,
-     .offset = AT(sequences),
-     .min = 1,
-     .max = 1024,
-     .fallback = "1",
-     .help = "Sequences that decode together."},
-    {.name = "max-num-batched-tokens",
-     .value = "N",
-     .type = OPTION_COUNT,
-     .offset = AT(rows),
-     .min = 1,
-     .max = 1 << 20,
-     .fallback = "512",
-     .help = "Tokens of a prompt in one step, at most."},
+    ENGINE_SEQS(AT(sequences), 1, 1024, "1", "Sequences that decode together."),
+    ENGINE_BATCHED_TOKENS(AT(rows), 1, "512", "Tokens of a prompt in one step, at most."),
     MEASURE_ISA(AT(isa)),
-    {.name = "dense-dtype",
-     .value = "T",
-     .type = OPTION_CHOICE,
-     .offset = AT(dense_dtype),
-     .choices = "bf16|int8|fp8",
-     .fallback = "bf16",
-     .help = "What BF16 matrices but router and head become at load."},
-    {.name = "kv-cache-dtype",
-     .value = "T",
-     .type = OPTION_CHOICE,
-     .offset = AT(kv_dtype),
-     .choices = "f32|bf16|fp8",
-     .fallback = "f32",
-     .help = "Number format of the attention history."},
+    ENGINE_DENSE_DTYPE(AT(dense_dtype)),
+    ENGINE_KV_DTYPE(AT(kv_dtype)),
+    ENGINE_TUNING(AT(tuning)),
     MEASURE_WAIT(AT(wait), "each step or prompt"),
     MEASURE_JSON(AT(json)),
 };
@@ -162,6 +137,7 @@ static int run_bench_step(void *record, weir_error *err) {
                              .rows = a->rows,
                              .prompts = a->rounds,
                              .wait_seconds = a->wait,
+                             .tuning = a->tuning,
                              .done = sample_done,
                              .arg = &bar};
     struct step_report r;

@@ -204,9 +204,13 @@ static int run_score(void *record, weir_error *err) {
     if (status)
         return command_exit_status(err);
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+    const struct tuning_for of = {a->engine.model, column, (enum dense_form)a->engine.dense_dtype,
+                                  kv[a->engine.kv_dtype], threads};
+    struct tuning *tuning = NULL;
     if (fast)
-        status = weights_pack(w, column, (enum dense_form)a->engine.dense_dtype, experts.bytes,
-                              threads, err);
+        status = weights_pack(w, column, of.dense, experts.bytes, threads, err);
+    if (fast && !status)
+        status = tuning_choose(a->engine.tuning, &of, &tuning, err);
     if (status) {
         weights_close(w);
         return command_exit_status(err);
@@ -220,7 +224,8 @@ static int run_score(void *record, weir_error *err) {
         /* All logits of a step are kept: 64 MiB of them at most. */
         .rows = a->engine.max_num_batched_tokens ? a->engine.max_num_batched_tokens
                                                  : (uint32_t)fmin(256, 16777216.0 / m.vocab),
-        .kv_dtype = kv[a->engine.kv_dtype],
+        .kv_dtype = of.kv,
+        .tuning = tuning,
     };
     char why[512] = "no manifest.json is in it or below it";
     struct total t = {.cases = json_array(), .json = a->json};
@@ -235,6 +240,7 @@ static int run_score(void *record, weir_error *err) {
     if (!status)
         ok = print_total(&t, a, s.fast);
     json_decref(t.cases);
+    tuning_free(tuning);
     weights_close(w);
     return status ? command_exit_status(err) : ok ? 0 : 1;
 }

@@ -18,14 +18,60 @@ struct engine_args {
     uint32_t cpu_offload_gb;
     char *checkpoint_policy;
     uint64_t cpu_offload_bytes, disk_offload_bytes, expert_cache_bytes;
-    char *disk_offload_dir, *remote_store, *speculative_config;
+    char *disk_offload_dir, *remote_store, *speculative_config, *tuning;
 };
 
 enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
+/* Rows that commands which measure a model share with those which serve one. OFFSET: of the field
+ * in the command's record. */
+#define ENGINE_ACTIVATION_DTYPE(OFFSET)                                                            \
+    {                                                                                              \
+        .name = "activation-dtype", .value = "T", .type = OPTION_CHOICE, .offset = (OFFSET),       \
+        .choices = "auto|f32|bf16|int8", .fallback = "auto",                                       \
+        .help = "How activations enter a product with a weight under --compute fast. int8: in "    \
+                "groups of 32 where the weight is MXFP4 or int8, bf16 elsewhere. auto: f32, the "  \
+                "fastest that keeps the logits within the bound of bf16."                          \
+    }
+#define ENGINE_DENSE_DTYPE(OFFSET)                                                                 \
+    {                                                                                              \
+        .name = "dense-dtype", .value = "T", .type = OPTION_CHOICE, .offset = (OFFSET),            \
+        .choices = "bf16|int8|fp8", .fallback = "bf16",                                            \
+        .help = "What BF16 matrices but router and head become at load on fast columns: int8 or "  \
+                "fp8 (E4M3) halve the bytes that a token reads, at some cost in accuracy "         \
+                "(docs/performance.md)."                                                           \
+    }
+#define ENGINE_KV_DTYPE(OFFSET)                                                                    \
+    {                                                                                              \
+        .name = "kv-cache-dtype", .value = "T", .type = OPTION_CHOICE, .offset = (OFFSET),         \
+        .choices = "f32|bf16|fp8", .fallback = "f32",                                              \
+        .help = "Number format of the attention history. fp8: E4M3 with one scale for 128 "        \
+                "values, the "                                                                     \
+                "extra key values bf16; for Kimi K3 656 bytes for each token and layer, against "  \
+                "1152 as "                                                                         \
+                "bf16 and 2304 as f32."                                                            \
+    }
+#define ENGINE_SEQS(OFFSET, MIN, MAX, FALLBACK, HELP)                                              \
+    {                                                                                              \
+        .name = "max-num-seqs", .value = "N", .type = OPTION_COUNT, .offset = (OFFSET),            \
+        .min = (MIN), .max = (MAX), .fallback = FALLBACK, .help = HELP                             \
+    }
+#define ENGINE_BATCHED_TOKENS(OFFSET, MIN, FALLBACK, HELP)                                         \
+    {                                                                                              \
+        .name = "max-num-batched-tokens", .value = "N", .type = OPTION_COUNT, .offset = (OFFSET),  \
+        .min = (MIN), .max = 1 << 20, .fallback = FALLBACK, .help = HELP                           \
+    }
+#define ENGINE_TUNING(OFFSET)                                                                      \
+    {                                                                                              \
+        .name = "tuning", .value = "FILE", .type = OPTION_TEXT, .min = 1, .offset = (OFFSET),      \
+        .fallback = "auto",                                                                        \
+        .help = "Table of what `weir tune` found fastest on this machine; auto: the one in its "   \
+                "default place, if there is one; none: everything as it is built."                 \
+    }
+
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 28 };
+enum { N_ENGINE_OPTIONS = 29 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

@@ -26,6 +26,9 @@ static void warn_of_idle_options(const struct engine_args *a) {
             "without --disk-offload-dir");
     warn_if(a->expert_cache_bytes && a->compute == ENGINE_COMPUTE_NULL, "--expert-cache-bytes",
             "with --compute null");
+    warn_if(strcmp(a->tuning, "auto") && strcmp(a->tuning, "none") &&
+                a->compute != ENGINE_COMPUTE_FAST,
+            "--tuning", "without --compute fast");
     if (!why)
         return;
     warn_if(a->max_checkpoints, "--max-checkpoints", why);
@@ -71,6 +74,7 @@ weir_options engine_args_options(const struct engine_args *a) {
     o.disk_offload_dir = a->disk_offload_dir;
     o.disk_offload_bytes = a->disk_offload_bytes ? a->disk_offload_bytes : DEFAULT_DISK_BYTES;
     o.remote_store = a->remote_store;
+    o.tuning = a->tuning;
     o.expert_cache_bytes = a->expert_cache_bytes;
     if (a->no_async)
         o.async_scheduling = false;

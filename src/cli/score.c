@@ -630,7 +630,8 @@ weir_status score_run(const struct score_settings *s, const struct vectors *v, c
                                    .positions = (uint32_t)(w.n + w.n_greedy + 1),
                                    .rows = s->rows,
                                    .logits = s->rows,
-                                   .kv_dtype = s->kv_dtype};
+                                   .kv_dtype = s->kv_dtype,
+                                   .tuning = s->fast ? s->tuning : NULL};
         status = runner_open(s->model, s->weights, &o, &w.runner, err);
     }
     if (!status)

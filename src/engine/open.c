@@ -214,6 +214,16 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
                        &program, err);
     if (st)
         return st;
+    const struct tuning_for of = {dir, column, dense_form(o->dense_dtype), format, s->threads};
+    struct tuning *tuning;
+    st = tuning_choose(o->tuning, &of, &tuning, err);
+    if (!st && tuning)
+        st = program_tune(program, tuning, err);
+    tuning_free(tuning);
+    if (st) {
+        program_free(program);
+        return st;
+    }
     return executor_open_program(program, s->threads, l->place, limits, out, err);
 }
 

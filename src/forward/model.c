@@ -19,7 +19,7 @@ struct step_program {
     struct step_limits limits;
     uint32_t threads;
     unsigned char *scratch; /* threads times scratch_bytes, then what the members share */
-    size_t scratch_bytes;
+    size_t scratch_bytes, shared_bytes;
     program_tap *tap;
     void *tap_arg;
     program_watch *watch;
@@ -128,23 +128,34 @@ static weir_status check_column(const struct step_program *p, weir_error *err) {
     return WEIR_OK;
 }
 
-static weir_status take_scratch(struct step_program *p, uint32_t threads, weir_error *err) {
+/* Scratch of one member, and what all share. */
+struct need {
+    size_t each, shared;
+};
+static struct need need_of(const struct step_program *p, uint32_t i) {
+    return (struct need){p->column->scratch_bytes(&p->op[i], p->limits.rows, p->limits.position),
+                         column_shared_bytes(p->column, &p->op[i], p->limits.rows, p->threads)};
+}
+
+/* Memory for all operations as they are chosen now; what was there before is given back. */
+static weir_status take_scratch(struct step_program *p, weir_error *err) {
     size_t most = 0, shared = 0, all;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        size_t n = p->column->scratch_bytes(&p->op[i], p->limits.rows, p->limits.position);
-        most = n > most ? n : most;
-        n = column_shared_bytes(p->column, &p->op[i], p->limits.rows, threads);
-        shared = n > shared ? n : shared;
+        struct need n = need_of(p, i);
+        most = n.each > most ? n.each : most;
+        shared = n.shared > shared ? n.shared : shared;
     }
-    p->threads = threads;
-    p->scratch_bytes = (most + 4095) & ~(size_t)4095; /* members write to pages of their own */
+    most = (most + 4095) & ~(size_t)4095; /* members write to pages of their own */
     shared = (shared + 4095) & ~(size_t)4095;
-    if (p->scratch_bytes == 0 && shared == 0)
-        return WEIR_OK;
-    if (__builtin_add_overflow(size_mul(p->scratch_bytes, threads), shared, &all) ||
-        !(p->scratch = aligned_alloc(4096, all)))
+    unsigned char *scratch = NULL;
+    if ((most || shared) && (__builtin_add_overflow(size_mul(most, p->threads), shared, &all) ||
+                             !(scratch = aligned_alloc(4096, all))))
         return weir_fail(err, WEIR_NO_MEMORY, "scratch", "no memory for %u times %zu bytes",
-                         threads, p->scratch_bytes);
+                         p->threads, most);
+    free(p->scratch);
+    p->scratch = scratch;
+    p->scratch_bytes = most;
+    p->shared_bytes = shared;
     return WEIR_OK;
 }
 
@@ -162,6 +173,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
         return weir_fail(err, WEIR_NO_MEMORY, "program", "no memory");
     p->column = column;
     p->limits = limits;
+    p->threads = threads;
     p->source = weights_source(w);
 
     const struct builder empty = {
@@ -193,7 +205,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
 
     weir_status s = check_column(p, err);
     if (!s)
-        s = take_scratch(p, threads, err);
+        s = take_scratch(p, err);
     if (s) {
         program_free(p);
         return s;
@@ -282,12 +294,29 @@ const struct op *program_ops(const struct step_program *p, uint32_t *n) {
     return p->op;
 }
 
+weir_status program_choose(struct step_program *p, uint32_t i, enum row_class rows, uint8_t variant,
+                           weir_error *err) {
+    uint8_t before = p->op[i].variant[rows];
+    p->op[i].variant[rows] = variant;
+    struct need n = need_of(p, i);
+    if (n.each <= p->scratch_bytes && n.shared <= p->shared_bytes)
+        return WEIR_OK;
+    weir_status s = take_scratch(p, err);
+    if (s)
+        p->op[i].variant[rows] = before;
+    return s;
+}
+
 void program_set_tap(struct step_program *p, program_tap *tap, void *arg) {
     p->tap = tap;
     p->tap_arg = arg;
     for (uint32_t i = 0; i < p->n_ops; i++) /* the mixture is written out only when someone looks */
         if (p->op[i].kind == OP_MIX_NORM)
             p->op[i].u.mix_norm.mixed = tap ? p->mixed : (struct tensor){0};
+}
+
+const struct column *program_column(const struct step_program *p) {
+    return p->column;
 }
 
 void program_set_watch(struct step_program *p, program_watch *watch, void *arg) {

@@ -5,6 +5,7 @@
 #define WEIR_FORWARD_PROGRAM_H
 
 #include "base/team.h"
+#include "load/tuning.h"
 #include "load/weights.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -41,6 +42,15 @@ const struct sample_result *program_results(const struct step_program *p);
 const float *program_logits(const struct step_program *p, uint32_t i);
 /* The list itself. */
 const struct op *program_ops(const struct step_program *p, uint32_t *n);
+const struct column *program_column(const struct step_program *p);
+
+/* Operation i goes by this variant of the column on batches of this class from the next run on.
+ * WEIR_NO_MEMORY: it needs more than could be had; nothing has changed. */
+weir_status program_choose(struct step_program *p, uint32_t i, enum row_class rows, uint8_t variant,
+                           weir_error *err);
+/* Chooses what the table says, for every operation it knows. The first program of a table logs for
+ * how many, and a line for each variant that the column lacks. WEIR_NO_MEMORY. */
+weir_status program_tune(struct step_program *p, struct tuning *t, weir_error *err);
 
 /* Tests read what flows between layers: called by member 0 behind the barrier of every operation
  * that has a name in the golden vectors ("embed", "layer3.attn_in", "layer3.attn_out",

@@ -71,6 +71,8 @@ weir_status runner_open(const struct model *m, const struct weights *w,
         s = program_build(&r->m, w, o->column, &r->kv, &r->state,
                           (struct step_limits){o->rows, o->logits, o->positions}, o->threads,
                           &r->program, err);
+    if (!s && o->tuning)
+        s = program_tune(r->program, o->tuning, err);
     if (!s && !(r->team = team_open(o->threads)))
         s = weir_fail(err, WEIR_NO_MEMORY, "runner", "cannot start %u %s", o->threads,
                       plural(o->threads, "thread", "threads"));

@@ -14,6 +14,7 @@ struct runner_options {
     uint32_t sequences, positions; /* how many, and how long each may grow */
     uint32_t rows, logits;         /* largest step */
     enum dtype kv_dtype;           /* DTYPE_F32, DTYPE_BF16 or DTYPE_FP8 */
+    struct tuning *tuning;         /* NULL: all operations by default */
 };
 
 weir_status runner_open(const struct model *m, const struct weights *w,

@@ -114,6 +114,7 @@ struct work {
     uint32_t visited;  /* work_next's place; 0 when the operation is called */
     uint32_t pass;
     void *shared;
+    uint32_t variant; /* of the operation on this batch; column_run sets it */
 };
 
 /* The half-open range of `units` that this member does: contiguous, balanced, the same for every
@@ -373,10 +374,24 @@ enum op_kind {
     OP_COUNT,
 };
 
+/* Batches by how many rows an operation works on: what is fastest for one class need not be for
+ * another. */
+enum row_class {
+    ROWS_1,
+    ROWS_2,
+    ROWS_4,  /* 3 and 4 */
+    ROWS_8,  /* 5 to 8 */
+    ROWS_16, /* 9 to 16 */
+    ROWS_64, /* 17 to 64 */
+    ROWS_MORE,
+    ROW_CLASSES
+};
+
 struct op {
     enum op_kind kind;
-    int32_t layer;      /* -1: none */
-    uint32_t most_rows; /* left out in larger batches; 0: never */
+    int32_t layer;                /* -1: none */
+    uint32_t most_rows;           /* left out in larger batches; 0: never */
+    uint8_t variant[ROW_CLASSES]; /* numbers of the column's variants; 0: its default */
     union {
         struct op_embed embed;
         struct op_mix_norm mix_norm;
@@ -393,6 +408,21 @@ struct op {
 };
 
 const char *op_name(enum op_kind kind);
+/* OP_COUNT: no operation has this name. */
+enum op_kind op_named(const char *name);
+/* Rows of the batch that the operation works on: those of its sequences, or the logits rows; 0:
+ * nothing to do. */
+uint32_t op_rows(const struct op *op, const struct batch *b);
+enum row_class row_class_of(uint32_t rows); /* rows > 0 */
+/* "1", "2", "3-4", "5-8", "9-16", "17-64", "65-". */
+const char *row_class_name(enum row_class c);
+/* ROW_CLASSES: no class has this name. */
+enum row_class row_class_named(const char *name);
+/* All that the speed of an operation depends on beside its rows, as text: the shapes and formats of
+ * its matrices, heads and their widths. Two operations with equal kinds and signatures are tuned as
+ * one. */
+enum { OP_SIGNATURE = 320 };
+void op_signature(const struct op *op, char out[OP_SIGNATURE]);
 
 /* ---------------------------------------------------------------------------------------------------------------
  * columns */
@@ -418,6 +448,15 @@ enum arithmetic {
 };
 /* What BF16 matrices are turned into when a checkpoint is loaded. */
 enum dense_form { DENSE_BF16, DENSE_INT8, DENSE_FP8 };
+
+/* Another way of a column to do an operation: a size of tiles, a way to share the work out. Which
+ * one is the fastest is a matter of the machine; load/tuning.h keeps what was measured. */
+struct variant {
+    const char *name;
+    uint8_t number; /* in op.variant, above 0 */
+    bool same_bits; /* as the default's; else equal to them within the column's rounding */
+};
+enum { OP_VARIANTS = 10 };
 
 /* One implementation of the vocabulary. An entry that is NULL is found when the program is built.
  */
@@ -451,6 +490,9 @@ struct column {
     size_t (*shared_bytes)(const struct op *, uint32_t max_rows, uint32_t threads);
     /* Passes that this operation takes over this batch, the same for every member. NULL: one. */
     uint32_t (*passes)(const struct op *, const struct batch *);
+    /* The variants this column has of an operation, beside its default, that may be faster on
+     * batches of this class; returns how many. NULL: none of anything. */
+    uint32_t (*variants)(const struct op *, enum row_class, struct variant out[OP_VARIANTS]);
 };
 
 /* The first and one past the last sequence that an operation of this class works on. */
@@ -476,6 +518,14 @@ static inline size_t column_shared_bytes(const struct column *c, const struct op
                                          uint32_t max_rows, uint32_t threads) {
     return c->shared_bytes ? c->shared_bytes(op, max_rows, threads) : 0;
 }
+/* The variants of an operation; how many. */
+static inline uint32_t column_variants(const struct column *c, const struct op *op,
+                                       enum row_class rows, struct variant out[OP_VARIANTS]) {
+    return c->variants ? c->variants(op, rows, out) : 0;
+}
+/* The number of the variant of this name, or 0. */
+uint8_t column_variant(const struct column *c, const struct op *op, enum row_class rows,
+                       const char *name);
 /* Runs one operation's share of one member in one pass. `ids` are the batch's with references to
  * the step before resolved. */
 void column_run(const struct column *c, const struct op *op, const struct batch *b,

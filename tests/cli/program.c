@@ -191,7 +191,8 @@ int program_setup(void **state) {
     unsetenv("WEIR_CONFIG");
     if (!mkdtemp(directory))
         return -1;
-    setenv("XDG_DATA_HOME", directory, 1); /* no test may write the user's run history */
+    setenv("XDG_DATA_HOME", directory, 1);  /* no test may write the user's run history ... */
+    setenv("XDG_CACHE_HOME", directory, 1); /* ... or go by the user's table of variants */
     return 0;
 }
 

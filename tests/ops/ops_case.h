@@ -193,6 +193,21 @@ static inline void run_op(const struct column *column, const struct op *op, cons
     free(r.shared);
 }
 
+/* Has the operation done by one of the variants that the column has of it on this batch, chosen by
+ * `turn`; false: there is none. */
+static inline bool take_variant(const struct column *c, struct op *op, const struct batch *b,
+                                uint64_t turn, struct variant *out) {
+    struct variant v[OP_VARIANTS];
+    uint32_t rows = op_rows(op, b);
+    uint32_t n = rows ? column_variants(c, op, row_class_of(rows), v) : 0;
+    memset(op->variant, 0, sizeof op->variant);
+    if (n == 0)
+        return false;
+    *out = v[turn % n];
+    op->variant[row_class_of(rows)] = out->number;
+    return true;
+}
+
 /* The fast columns that this machine runs and that compute in f32, by level. */
 static inline uint32_t fast_columns(const struct column *out[CPU_COLUMNS]) {
     uint32_t n = 0;

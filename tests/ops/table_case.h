@@ -96,6 +96,26 @@ static inline void compare(const struct ops_case *c, const float *want, const fl
             fail_msg("%s, %s: wrote between the rows of output %d", c->name, column, i);
 }
 
+/* One of the column's variants beside its default (first) and the truth. */
+static inline void check_variant(struct ops_case *c, const struct column *column,
+                                 const unsigned char *before, const float *want,
+                                 const float *first) {
+    struct variant v = {0};
+    char name[80];
+    if (take_variant(column, &c->op, &c->t.b, c->dice.seed, &v)) {
+        heap_load(&c->heap, before);
+        run_op(column, &c->op, &c->t.b, c->t.longest, 2);
+        float *got = read_views(c);
+        snprintf(name, sizeof name, "%s %s", column->name, v.name);
+        compare(c, want, got, name, 2);
+        if (v.same_bits && memcmp(first, got, view_floats(c) * sizeof(float)) != 0)
+            fail_msg("%s, seed %llu, %s: other bits than by default", c->name,
+                     (unsigned long long)c->dice.seed, name);
+        free(got);
+    }
+    memset(c->op.variant, 0, sizeof c->op.variant);
+}
+
 /* Runs the case on all columns and thread counts, closes it. */
 static inline void case_check(struct ops_case *c) {
     unsigned char *before = heap_save(&c->heap);
@@ -125,6 +145,7 @@ static inline void case_check(struct ops_case *c) {
             else
                 first = got;
         }
+        check_variant(c, columns[k], before, want, first);
         free(first);
     }
     free(ids);

@@ -276,6 +276,26 @@ static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
             }
 }
 
+/* All the column's variants of the operation beside the truth, and its default to the bit. */
+static void check_variants(struct kda_case *c, const struct column *column, struct outcome want,
+                           struct outcome usual) {
+    struct variant v = {0};
+    for (uint32_t turn = 0; turn < OP_VARIANTS; turn++) {
+        if (!take_variant(column, &c->op, &c->t.b, turn, &v))
+            return;
+        run_op(column, &c->op, &c->t.b, 256, 1);
+        struct outcome got = read_outcome(c);
+        double e = fmax(difference(got.out, want.out, want.n_out),
+                        difference(got.state, want.state, want.n_state));
+        if (!(e < 4e-5))
+            fail_msg("%s %s, %u rows: off by %g", column->name, v.name, c->t.b.n_rows, e);
+        if (v.same_bits && (memcmp(usual.out, got.out, want.n_out * sizeof(float)) != 0 ||
+                            memcmp(usual.state, got.state, want.n_state * sizeof(float)) != 0))
+            fail_msg("%s %s, %u rows: other bits", column->name, v.name, c->t.b.n_rows);
+        outcome_free(got);
+    }
+}
+
 /* Which form serves how many tokens, and where whole vectors and tiles end, shows at no length. */
 static void every_length_equals_the_exact_recurrence(void **state) {
     const struct column *columns[CPU_COLUMNS];
@@ -298,6 +318,7 @@ static void every_length_equals_the_exact_recurrence(void **state) {
                                 difference(got.state, want.state, want.n_state));
                 if (!(e < 4e-5))
                     fail_msg("%s, %u rows from %u: off by %g", columns[k]->name, rows, pos0, e);
+                check_variants(&c, columns[k], want, got);
                 outcome_free(want);
                 outcome_free(got);
                 heap_free(&c.heap);

@@ -207,6 +207,56 @@ static void products_of_any_shape_are_within_their_bounds(void **state) {
     }
 }
 
+/* Sizes of tiles, ways to share out and distances of prefetching must not show in a result; what
+ * adds up in another order (dots beside matrix tiles) stays near. */
+static void every_variant_of_a_product_gives_the_default_result(void **state) {
+    static const uint32_t batch[] = {1, 2, 3, 7, 13, 29, 70};
+    const struct column *columns[CPU_COLUMNS];
+    uint32_t n_columns = column_list(columns);
+    /* The second one is given out by whole panels. */
+    static const uint32_t shapes[2][2] = {{150, 1120}, {2100, 64}};
+    enum { ROWS = 2100, COLS = 1120, N = 70 };
+    struct dice d = {.seed = 9};
+    float *x = malloc(N * COLS * 4), *usual = malloc(N * ROWS * 4), *got = malloc(N * ROWS * 4);
+    uint32_t tried = 0;
+    dice_fill(&d, x, N * COLS, 1);
+    for (size_t k = 0; k < 8; k++) {
+        enum packing p = packings[k % 4];
+        const uint32_t out = shapes[k / 4][0], in = shapes[k / 4][1];
+        const size_t step = (k < 4 ? 1 : 3) + OPS_SLOW;
+        struct matrix m = matrix(&d, p == PACK_MXFP4 ? DTYPE_MXFP4 : DTYPE_BF16, out, in);
+        pack(&m, p, 1);
+        struct op op = {.kind = OP_LINEAR, .u.linear = {.n_parts = 1}};
+        struct linear_part *part = &op.u.linear.part[0];
+        *part = (struct linear_part){.w = m.w, .x = {x, in, in}};
+        for (uint32_t i = 0; i < n_columns; i++)
+            for (size_t b = OPS_SLOW; b < sizeof batch / sizeof *batch; b += step) {
+                const struct batch rows = {.n_rows = batch[b]};
+                struct variant all[OP_VARIANTS], v = {0};
+                uint32_t n = column_variants(columns[i], &op, row_class_of(batch[b]), all);
+                memset(op.variant, 0, sizeof op.variant);
+                part->y = (struct tensor){usual, out, out};
+                run_op(columns[i], &op, &rows, 1, 2);
+                part->y.data = got;
+                for (uint32_t turn = 0; turn < n; turn++, tried++) {
+                    assert_true(take_variant(columns[i], &op, &rows, turn, &v));
+                    memset(got, 0xFF, N * ROWS * 4);
+                    run_op(columns[i], &op, &rows, 1, 2);
+                    size_t floats = (size_t)batch[b] * out;
+                    if (v.same_bits ? memcmp(got, usual, floats * 4) != 0
+                                    : !(rms_error(got, usual, floats) < 1e-5))
+                        fail_msg("%s, %s, %u rows: %s gives another result", columns[i]->name,
+                                 packing_name(p), batch[b], v.name);
+                }
+            }
+        free_matrix(&m);
+    }
+    assert_true(tried > 4 * n_columns);
+    free(x);
+    free(usual);
+    free(got);
+}
+
 /* Longer than a pass over the columns, with enough rows to make passes. */
 static void long_rows_are_summed_over_several_passes(void **state) {
     struct dice d = {.seed = 77};
@@ -256,6 +306,7 @@ int main(void) {
         cmocka_unit_test(every_value_is_where_the_layout_says),
         cmocka_unit_test(only_what_has_a_packed_form_gets_one),
         cmocka_unit_test(products_of_any_shape_are_within_their_bounds),
+        cmocka_unit_test(every_variant_of_a_product_gives_the_default_result),
         cmocka_unit_test(long_rows_are_summed_over_several_passes),
         cmocka_unit_test(a_row_alone_is_the_row_among_others),
     };

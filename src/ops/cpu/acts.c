@@ -83,7 +83,11 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
                    uint32_t n, uint32_t cols, unsigned char **scratch) {
     enum activation a = activation_for(p, mode);
     uint32_t padded = pack_cols(p, cols);
-    *to = (struct acts){.form = ACTS_F32, .n = n, .cols = padded, .row_bytes = padded * 4u};
+    *to = (struct acts){.form = ACTS_F32,
+                        .n = n,
+                        .cols = padded,
+                        .row_bytes = padded * 4u,
+                        .how = &cpu_variants[CPU_DEFAULT]};
 #if defined(WEIR_HAS_DOTS)
     /* Bytes of an INT8 weight have no short way to BF16: they meet f32 products. */
     if (a == ACTIVATION_BF16 && p != PACK_INT8) {
@@ -144,7 +148,7 @@ void cpu_acts_make(struct acts *to, enum packing p, enum activation mode, const 
 void cpu_product_run(const struct weight *w, const struct acts *acts, uint32_t c0, uint32_t c1,
                      float *const *y, bool add) {
 #if defined(WEIR_ISA_AMX)
-    if (acts->form == ACTS_BF16 && acts->n >= AMX_LEAST_ROWS && w->packing != PACK_FP8) {
+    if (acts->form == ACTS_BF16 && acts->n >= acts->how->tiles && w->packing != PACK_FP8) {
         cpu_product_amx(w, acts, c0, c1, y, add);
         return;
     }

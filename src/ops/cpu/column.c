@@ -1,4 +1,5 @@
 /* column.c: the table of one instruction set. Chosen by cpu.c. */
+#include "base/error.h"
 #include "ops/cpu/kernels.h"
 #include "ops/pack.h"
 #include "ops/sample.h"
@@ -25,7 +26,13 @@ static size_t scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max
 }
 
 static size_t shared_bytes(const struct op *op, uint32_t max_rows, uint32_t threads) {
-    return op->kind == OP_MLA_DECODE ? cpu_mla_decode_shared(&op->u.mla, max_rows, threads) : 0;
+    if (op->kind != OP_MLA_DECODE)
+        return 0;
+    uint32_t tasks = cpu_variants[CPU_DEFAULT].tasks;
+    for (enum row_class c = 0; c < ROW_CLASSES; c++)
+        if (cpu_variants[op->variant[c]].tasks > tasks)
+            tasks = cpu_variants[op->variant[c]].tasks;
+    return cpu_mla_decode_shared(&op->u.mla, max_rows, tasks * threads);
 }
 
 static uint32_t passes(const struct op *op, const struct batch *b) {
@@ -44,6 +51,101 @@ static enum packing packing_for(const struct weight *w, enum dense_form dense) {
     case DENSE_FP8: return PACK_FP8;
     }
     return PACK_NONE;
+}
+
+/* ------------------------------------------------------------------------------------ variants */
+
+#if defined(WEIR_SMALL_TILES)
+enum { MOST_ACTS = 2 };
+#elif defined(WEIR_HAS_DOTS)
+enum { MOST_ACTS = 12 };
+#elif defined(WEIR_ISA_AVX512) || defined(WEIR_ISA_AVX2)
+enum { MOST_ACTS = 8 };
+#else
+enum { MOST_ACTS = 2 };
+#endif
+
+struct list {
+    struct variant *to;
+    uint32_t n;
+};
+
+static void offer(struct list *l, uint8_t number) {
+    WEIR_ASSERT(l->n < OP_VARIANTS);
+    l->to[l->n++] =
+        (struct variant){cpu_variants[number].name, number,
+                         number != CPU_DOTS && number != CPU_CHUNKS && number != CPU_TOKENS};
+}
+
+/* Products of stored matrices have no tiles to choose. */
+static bool is_packed(const struct op *op) {
+    if (op->kind != OP_LINEAR)
+        return op->u.experts.w1[0].packing != PACK_NONE;
+    bool any = false;
+    for (uint32_t i = 0; i < op->u.linear.n_parts; i++)
+        any |= op->u.linear.part[i].w.packing != PACK_NONE;
+    return any;
+}
+
+/* Where many activations meet each byte how far ahead it is asked for hardly counts; experts have
+ * few of the batch's rows each. Smaller tiles of activations are of use where there are more. */
+static void product_variants(const struct op *op, enum row_class rows, struct list *l) {
+    bool experts = op->kind != OP_LINEAR;
+    offer(l, CPU_FIXED);
+    offer(l, CPU_SINGLE);
+    if (!is_packed(op))
+        return;
+    if (rows <= ROWS_8 || (experts && rows <= ROWS_16)) {
+        offer(l, CPU_AHEAD_0);
+        offer(l, CPU_AHEAD_2K);
+        offer(l, CPU_AHEAD_16K);
+    }
+    if (rows <= ROWS_2 || VL >= 16)
+        offer(l, CPU_CHUNK_1);
+    if (MOST_ACTS > 2 && rows == ROWS_4)
+        offer(l, CPU_ACTS_2);
+    if (MOST_ACTS > 4 && rows >= ROWS_8)
+        offer(l, CPU_ACTS_4);
+    if (MOST_ACTS > 8 && rows >= ROWS_16)
+        offer(l, CPU_ACTS_8);
+#if defined(WEIR_ISA_AMX)
+    if (rows >= ROWS_4)
+        offer(l, CPU_DOTS);
+#endif
+}
+
+static uint32_t variants(const struct op *op, enum row_class rows,
+                         struct variant out[OP_VARIANTS]) {
+    struct list l = {out, 0};
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_EXPERTS_UP:
+    case OP_EXPERTS_DOWN: product_variants(op, rows, &l); break;
+    case OP_KDA_DECODE: offer(&l, CPU_FIXED); break;
+    case OP_KDA_PREFILL:
+        offer(&l, CPU_FIXED);
+        /* Not beyond: a prompt cut on multiples of 64 keeps its bits. */
+        if (rows <= ROWS_8)
+            offer(&l, CPU_CHUNKS);
+        if (rows == ROWS_8 || rows == ROWS_16)
+            offer(&l, CPU_TOKENS);
+        break;
+    case OP_MLA_DECODE:
+        offer(&l, CPU_FIXED);
+        offer(&l, CPU_TASKS_1);
+        offer(&l, CPU_TASKS_8);
+        break;
+    case OP_EMBED:
+    case OP_MIX_NORM:
+    case OP_GLU:
+    case OP_NORM:
+    case OP_MLA_WRITE:
+    case OP_MLA_PREFILL:
+    case OP_ROUTE:
+    case OP_SAMPLE:
+    case OP_COUNT: break;
+    }
+    return l.n;
 }
 
 #if defined(WEIR_ISA_AMX)
@@ -81,7 +183,7 @@ static enum packing packing_for(const struct weight *w, enum dense_form dense) {
         .kda_prefill = cpu_kda_prefill, .mla_write = cpu_mla_write, .mla_decode = cpu_mla_decode,  \
         .mla_prefill = cpu_mla_prefill, .route = cpu_route, .experts_up = UP,                      \
         .experts_down = DOWN, .sample = ref_sample, .scratch_bytes = scratch_bytes,                \
-        .shared_bytes = shared_bytes, .passes = passes                                             \
+        .shared_bytes = shared_bytes, .passes = passes, .variants = variants                       \
     }
 
 const struct column cpu_columns[ACTIVATIONS] = {

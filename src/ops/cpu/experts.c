@@ -57,14 +57,16 @@ struct taken {
     unsigned char *acts;    /* of packed ones */
     const float *made_from; /* a single row, in form: every expert it chose reads it */
     struct acts made;
+    const struct cpu_variant *how;
     float *up_rows; /* [TAKE_X][PANEL_ROWS] */
 };
 
-static struct taken *take_scratch(unsigned char **at) {
+static struct taken *take_scratch(unsigned char **at, const struct cpu_variant *how) {
     struct taken *t = carve(at, sizeof *t);
     t->dot = carve(at, cpu_dot_scratch_bytes());
     t->up_rows = carve(at, TAKE_X * PANEL_ROWS * sizeof(float));
     t->made_from = NULL;
+    t->how = how;
     return t;
 }
 
@@ -73,6 +75,7 @@ static void bring_into_form(struct taken *t, const struct weight *w, enum activa
         return;
     unsigned char *at = t->acts;
     cpu_acts_make(&t->made, w->packing, mode, t->x, t->n, w->cols, &at);
+    t->made.how = t->how;
     t->made_from = t->n == 1 ? t->x[0] : NULL;
 }
 
@@ -162,7 +165,7 @@ static void up_from_source(const struct op_experts *a, uint32_t n_rows, struct w
 static void experts_up(const struct op_experts *a, const struct batch *b, struct work work,
                        enum activation mode) {
     unsigned char *at = work.scratch;
-    struct taken *t = take_scratch(&at);
+    struct taken *t = take_scratch(&at, variant_of(&work));
     struct groups g = group(a, b->n_rows, &at);
     t->acts = at;
     if (a->source) {
@@ -170,7 +173,7 @@ static void experts_up(const struct op_experts *a, const struct batch *b, struct
         return;
     }
     uint32_t inter = a->w1[0].rows, chunks = product_chunks(&a->w1[0]);
-    uint32_t grain = product_grain(&a->w1[0]);
+    uint32_t grain = product_grain(&a->w1[0], t->how);
     /* Shares count activations too: an expert chosen by many rows is that much more work. */
     uint32_t units = b->n_rows * a->top_k * chunks;
     for (struct span s; work_next(&work, units, &s);) {
@@ -222,11 +225,11 @@ static void weighted_sum(const struct op_experts *a, uint32_t row, uint32_t o0, 
 static void experts_down(const struct op_experts *a, const struct batch *b, struct work work,
                          enum activation mode) {
     unsigned char *at = work.scratch;
-    struct taken *t = take_scratch(&at);
+    struct taken *t = take_scratch(&at, variant_of(&work));
     struct groups g = group(a, b->n_rows, &at);
     t->acts = at;
     if (!a->source) {
-        uint32_t width = a->w2[0].rows, unit = PANEL_LANES * product_grain(&a->w2[0]);
+        uint32_t width = a->w2[0].rows, unit = PANEL_LANES * product_grain(&a->w2[0], t->how);
         for (struct span s; work_next(&work, (width + unit - 1) / unit, &s);) {
             uint32_t o0 = s.begin * unit, o1 = s.end * unit;
             o1 = o1 < width ? o1 : width;

@@ -10,9 +10,9 @@
  * length alone, so that a sequence cut on a multiple of 64 keeps its bits. */
 #include "ops/cpu/kda_chunk.h"
 
-/* Fewer tokens are cheaper by the recurrence: as a chunk, and as a sequence, which then stays where
- * its state is. */
-enum { SHORT_CHUNK = 4, SHORT_SEQUENCE = 7, FETCH_LINES = 20 };
+/* Fewer tokens are cheaper by the recurrence: as a chunk, and as a sequence (cpu_variant.chunks),
+ * which then stays where its state is. */
+enum { SHORT_CHUNK = 4, FETCH_LINES = 20 };
 
 static size_t chunk_bytes(const struct op_kda *op) {
     size_t w = kda_width(op->dim);
@@ -297,10 +297,11 @@ static void chunked(const struct op_kda *op, struct unit u, struct unit next_uni
     put_state(&c, &h, seq->rows, seq->slot);
 }
 
-static void run_unit(const struct op_kda *op, struct unit u, struct unit next, void *scratch) {
+static void run_unit(const struct op_kda *op, struct unit u, struct unit next, uint32_t least,
+                     void *scratch) {
     if (u.seq->slot < 0)
         return;
-    if (u.seq->rows >= SHORT_SEQUENCE) {
+    if (u.seq->rows >= least) {
         chunked(op, u, next, scratch);
         return;
     }
@@ -316,13 +317,14 @@ static void run_unit(const struct op_kda *op, struct unit u, struct unit next, v
 void cpu_kda_prefill(const struct op_kda *op, const struct batch *b, struct work work) {
     struct span seqs = batch_class(b, op->which), s;
     uint32_t n = seqs.end - seqs.begin, units = n * op->heads;
+    const struct cpu_variant *how = variant_of(&work);
     unsigned before = vflush();
     while (work_next(&work, units, &s))
         for (uint32_t i = s.begin; i < s.end; i++) {
             struct unit u = {&b->seqs[seqs.begin + i % n], i / n}, next = {0};
             if (i + 1 < units)
                 next = (struct unit){&b->seqs[seqs.begin + (i + 1) % n], (i + 1) / n};
-            run_unit(op, u, next, work.scratch);
+            run_unit(op, u, next, how->chunks, work.scratch);
         }
     vunflush(before);
 }

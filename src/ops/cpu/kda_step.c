@@ -257,6 +257,7 @@ void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work 
     uint32_t units = (seqs.end - seqs.begin) * op->heads;
     uint32_t others = work_span(work, units).end; /* whose head that is fetches it */
     struct ahead ahead;
+    variant_of(&work);
     unsigned before = vflush();
     while (work_next(&work, units, &s))
         for (uint32_t unit = s.begin; unit < s.end; unit++) {

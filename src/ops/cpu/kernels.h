@@ -3,6 +3,7 @@
 #ifndef WEIR_OPS_CPU_KERNELS_H
 #define WEIR_OPS_CPU_KERNELS_H
 
+#include "ops/cpu/variant.h"
 #include "ops/cpu/vec.h"
 #include "ops/ops.h"
 
@@ -39,6 +40,14 @@
 #define cpu_mla_prefill         BASE_NAME(mla_prefill)
 #define cpu_mla_prefill_scratch BASE_NAME(mla_prefill_scratch)
 #define cpu_columns             ISA_NAME(columns)
+
+/* How this operation is to be done, beginning with how it is shared out. */
+ALWAYS const struct cpu_variant *variant_of(struct work *w) {
+    const struct cpu_variant *v = &cpu_variants[w->variant];
+    if (v->fixed)
+        w->team = NULL;
+    return v;
+}
 
 /* ------------------------------------------------------------------------------------------- dot.c
  */
@@ -126,7 +135,8 @@ size_t cpu_kda_prefill_scratch(const struct op_kda *);
 void cpu_mla_write(const struct op_mla_write *, const struct batch *, struct work);
 void cpu_mla_decode(const struct op_mla *, const struct batch *, struct work);
 size_t cpu_mla_decode_scratch(const struct op_mla *, uint32_t max_position);
-size_t cpu_mla_decode_shared(const struct op_mla *, uint32_t max_rows, uint32_t members);
+/* tasks: pieces of histories beyond one a row. */
+size_t cpu_mla_decode_shared(const struct op_mla *, uint32_t max_rows, uint32_t tasks);
 uint32_t cpu_mla_decode_passes(const struct op_mla *, const struct batch *);
 void cpu_mla_prefill(const struct op_mla *, const struct batch *, struct work);
 size_t cpu_mla_prefill_scratch(const struct op_mla *, uint32_t max_rows);

@@ -16,7 +16,6 @@ enum {
     WAVE = 32,       /* rows whose queries and sums are in memory at a time */
     CHUNK = 128,     /* positions */
     GROUP = 2 * VL,  /* heads of one product: the lanes of its vectors */
-    TASKS = 4,       /* per member, beyond one per row */
     ABSORB_ROWS = 8, /* of a weight, in registers */
     SCORE_COLS = 192 /* products of a score that are summed in one go: sums of sums err less */
 };
@@ -71,9 +70,10 @@ static uint32_t nodes(uint32_t chunks, uint32_t level) {
     return (uint32_t)(((uint64_t)chunks + (1u << level) - 1) >> level);
 }
 
-/* Rows [first, first + WAVE) of the class, and how their histories are shared out. */
+/* Rows [first, first + WAVE) of the class, and how their histories are shared out: in at most
+ * `tasks` pieces beyond one a row. */
 static void take_wave(struct wave *w, const struct op_mla *a, const struct batch *b, uint32_t first,
-                      uint32_t members) {
+                      uint32_t tasks) {
     struct span seqs = batch_class(b, a->which);
     *w = (struct wave){0};
     uint32_t at = 0;
@@ -92,7 +92,7 @@ static void take_wave(struct wave *w, const struct op_mla *a, const struct batch
             w->row[i].task = w->tasks;
             w->tasks += nodes(w->row[i].chunks, w->level);
         }
-        if (w->tasks <= w->n + TASKS * members)
+        if (w->tasks <= w->n + tasks)
             return;
     }
 }
@@ -111,11 +111,10 @@ uint32_t cpu_mla_decode_passes(const struct op_mla *a, const struct batch *b) {
     return PASSES * ((class_rows(a, b) + WAVE - 1) / WAVE);
 }
 
-size_t cpu_mla_decode_shared(const struct op_mla *a, uint32_t max_rows, uint32_t members) {
+size_t cpu_mla_decode_shared(const struct op_mla *a, uint32_t max_rows, uint32_t tasks) {
     struct shape s = shape_of(a);
     size_t rows = max_rows < WAVE ? max_rows : WAVE;
-    return (rows * s.query_floats + (rows + TASKS * (size_t)members) * s.partial_floats) *
-           sizeof(float);
+    return (rows * s.query_floats + (rows + (size_t)tasks) * s.partial_floats) * sizeof(float);
 }
 
 /* Levels of merged sums that wait for their neighbour. */
@@ -432,7 +431,8 @@ static void output_head(const struct op_mla *a, const struct shape *s, const str
 void cpu_mla_decode(const struct op_mla *a, const struct batch *b, struct work work) {
     struct shape s = shape_of(a);
     struct wave w;
-    take_wave(&w, a, b, work.pass / PASSES * WAVE, work.count);
+    const struct cpu_variant *how = variant_of(&work);
+    take_wave(&w, a, b, work.pass / PASSES * WAVE, how->tasks * work.count);
     if (w.n == 0)
         return;
     float *queries = work.shared, *partials = queries + w.n * s.query_floats;

@@ -22,9 +22,8 @@ enum {
     PRODUCT_ACTS_BYTES = 8 << 20 /* ... and the bytes they may take */
 };
 
-/* From so many rows on tiles are faster than dot products, and the rows of a weight whose sums wait
- * together. */
-enum { AMX_LEAST_ROWS = 4, AMX_GROUP_ROWS = 256, AMX_DECODED_BYTES = 512 * 64 };
+/* The rows of a weight whose sums wait together. */
+enum { AMX_GROUP_ROWS = 256, AMX_DECODED_BYTES = 512 * 64 };
 
 /* The forms of activations. Rows are row_bytes apart, padded with zeros to pack_cols and to 64
  * bytes. */
@@ -39,9 +38,10 @@ struct acts {
     uint32_t n, cols; /* rows; padded columns */
     size_t row_bytes;
     const unsigned char *data;
-    const float *scale;  /* INT8: [n][cols / ACTS_INT8_GROUP] */
-    unsigned char *room; /* for sums under way (product_amx.c) */
-    const int32_t *sum;  /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
+    const float *scale;            /* INT8: [n][cols / ACTS_INT8_GROUP] */
+    unsigned char *room;           /* for sums under way (product_amx.c) */
+    const int32_t *sum;            /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
+    const struct cpu_variant *how; /* to multiply; the default's until the caller says otherwise */
 };
 
 /* The columns that stand in dword t of a row of BF16 activations: the second one is the first plus
@@ -115,8 +115,10 @@ ALWAYS uint32_t product_chunks(const struct weight *w) {
 }
 /* Chunks that are given out together: a whole panel is one stream of memory, of which a chunk alone
  * takes a quarter of each kilobyte; of small matrices nobody would get a share then. */
-ALWAYS uint32_t product_grain(const struct weight *w) {
-    return product_chunks(w) >= 32 * (PANEL_ROWS / PANEL_LANES) ? PANEL_ROWS / PANEL_LANES : 1;
+ALWAYS uint32_t product_grain(const struct weight *w, const struct cpu_variant *how) {
+    return !how->single && product_chunks(w) >= 32 * (PANEL_ROWS / PANEL_LANES)
+               ? PANEL_ROWS / PANEL_LANES
+               : 1;
 }
 /* Where a chunk's lanes begin in line 0 of its panel, and the panel itself. */
 ALWAYS const unsigned char *product_panel(const struct weight *w, uint32_t chunk) {

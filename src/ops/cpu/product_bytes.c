@@ -52,7 +52,7 @@ ALWAYS void mxfp4_sums(const struct tile *t, const int R, const int N, vf *sum) 
                 for (uint32_t i = 2 * half; i < 2 * half + 2; i++) {
                     __m256i codes = viload(lanes + i * 64);
                     if (rv % VECTORS == 0)
-                        ask(lanes + i * 64);
+                        ask(t, lanes + i * 64);
                     __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(codes, low));
                     __m256i b = _mm256_shuffle_epi8(
                         values, _mm256_and_si256(_mm256_srli_epi16(codes, 4), low));
@@ -84,7 +84,7 @@ ALWAYS void byte_dots(const struct tile *t, const unsigned char *lines, uint32_t
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < ACTS_INT8_GROUP / 4; i++, lines += PANEL_ROWS * 4) {
         __m256i q = vixor(viload(lines), 0x80808080u), size = _mm256_abs_epi8(q);
-        ask(lines);
+        ask(t, lines);
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) {
             __m256i x = _mm256_sign_epi8(spread(t, j, k + 4 * i), q);
@@ -132,7 +132,7 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     for (uint32_t j = 0; j < k->a->n;) {
-        uint32_t left = k->a->n - j, have = left < TILE_N ? left : TILE_N;
+        uint32_t have = tile_acts(k->a, j, TILE_N);
         if (have == 1)
             chunk_tiles(k, j, 1, kernel, CHUNKS, 1);
         else if (have == 2)

@@ -32,7 +32,7 @@ ALWAYS void bf16_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             w[r] = viload(at + r * 64);
-            ask(at + r * 64);
+            ask(t, at + r * 64);
         }
 #pragma GCC unroll 12
         for (int j = 0; j < N; j++) {
@@ -60,7 +60,7 @@ ALWAYS void mxfp4_bf16(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                ask(lines + i * 64);
+                ask(t, lines + i * 64);
 #pragma GCC unroll 4
                 for (uint32_t q = 0; q < 4; q++) {
                     __m512i w = _mm512_permutexvar_epi16(
@@ -96,7 +96,7 @@ ALWAYS void mxfp4_int8(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                ask(lines + i * 64);
+                ask(t, lines + i * 64);
                 __m512i a = _mm512_shuffle_epi8(values, _mm512_and_si512(codes, low));
                 __m512i b =
                     _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low));
@@ -140,7 +140,7 @@ ALWAYS void int8_int8(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
                 for (int r = 0; r < R; r++) {
                     w[r] = viload(lines + r * 64);
-                    ask(lines + r * 64);
+                    ask(t, lines + r * 64);
                 }
 #pragma GCC unroll 12
                 for (int j = 0; j < N; j++) {
@@ -193,7 +193,7 @@ ALWAYS void fp8_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++) {
                 __m512i codes = viload(lines + r * 64);
-                ask(lines + r * 64);
+                ask(t, lines + r * 64);
                 __m512i even = bf16_of_e4m3(codes);
                 __m512i odd = bf16_of_e4m3(_mm512_srli_epi16(codes, 8));
 #pragma GCC unroll 12
@@ -232,9 +232,7 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     const bool twice = kernel == INT8_INT8, plain = kernel == BF16_BF16;
     for (uint32_t j = 0; j < k->a->n;) {
-        uint32_t left = k->a->n - j, have = left < TILE_N ? left : TILE_N;
-        if (twice && have > 8)
-            have = 8;
+        uint32_t have = tile_acts(k->a, j, twice && TILE_N > 8 ? 8 : TILE_N);
         if (have == 1)
             chunk_tiles(k, j, 1, kernel, 4, 1);
         else if (have == 2)

@@ -25,7 +25,7 @@ ALWAYS void bf16_sums(const struct tile *t, const int R, const int N, vf *sum) {
     for (uint32_t k = 0; k < t->k1 - t->k0; k += 2, at += PANEL_ROWS * 4) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++)
-            ask(at + r * 64);
+            ask(t, at + r * 64);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
             vf w[CHUNKS * VECTORS];
@@ -85,7 +85,7 @@ ALWAYS void line_sums(const struct tile *t, const unsigned char *line, size_t ch
     for (int b = 0; b < B; b++) {
         const unsigned char *lanes = line + (size_t)((v0 + b) / VECTORS) * chunk_bytes;
         if ((v0 + b) % VECTORS == 0)
-            ask(lanes);
+            ask(t, lanes);
         v[b] = values_of(lanes + (size_t)((v0 + b) % VECTORS) * VL * 4, kernel);
     }
 #pragma GCC unroll 8
@@ -158,7 +158,7 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     const uint32_t n = k->a->n, most = kernel == BF16 ? TILE_N_BF16 : TILE_N;
     for (uint32_t j = 0; j < n;) {
-        uint32_t left = n - j, have = left < most ? left : most;
+        uint32_t have = tile_acts(k->a, j, most);
         if (have == 1)
             chunk_tiles(k, j, 1, kernel, VECTORS > 2 ? 2 : 4, 1);
         else if (have == 2)

@@ -22,17 +22,23 @@ struct tile {
     const unsigned char *panel;
     uint32_t chunk; /* in the panel */
     uint32_t k0, k1;
+    uint32_t ahead;                 /* bytes that are asked for ahead */
     const unsigned char *x[TILE_N]; /* activations, from column k0 on */
     const float *scale[TILE_N];     /* INT8: of their groups, from that of column k0 on */
     const int32_t *sums[TILE_N];
 };
 
-/* A stream is asked for so far ahead: the processor's own prefetching stops at the end of a page.
- * Also where many activations meet each byte, since the first tile of them waits for memory. */
-enum { AHEAD = 4096 };
+/* A stream is asked for ahead: the processor's own prefetching stops at the end of a page. Also
+ * where many activations meet each byte, since the first tile of them waits for memory. */
+ALWAYS void ask(const struct tile *t, const unsigned char *at) {
+    __builtin_prefetch(at + t->ahead);
+}
 
-ALWAYS void ask(const unsigned char *at) {
-    __builtin_prefetch(at + AHEAD);
+/* Activations of the next tile, of those that are left and of the kernel's largest. */
+ALWAYS uint32_t tile_acts(const struct acts *a, uint32_t from, uint32_t most) {
+    uint32_t left = a->n - from;
+    most = a->how->acts < most ? a->how->acts : most;
+    return left < most ? left : most;
 }
 
 /* Sums that rest while others are formed: without this the compiler gives them the registers. */
@@ -85,7 +91,8 @@ ALWAYS void store_sums(const struct walk *k, uint32_t chunk, uint32_t j0, uint32
  * kernels, and each of them is small beside memory. */
 ALWAYS void one_tile(const struct walk *k, uint32_t chunk, uint32_t j0, uint32_t have,
                      const int kernel, const int R, const int N) {
-    struct tile t = {product_panel(k->w, chunk), chunk % CHUNKS, k->k0, k->k1, {0}, {0}, {0}};
+    struct tile t = {
+        product_panel(k->w, chunk), chunk % CHUNKS, k->k0, k->k1, k->a->how->ahead, {0}, {0}, {0}};
     vf sum[CHUNKS * VECTORS * TILE_N];
 #pragma GCC unroll 12
     for (int j = 0; j < N; j++) {
@@ -109,7 +116,7 @@ ALWAYS void one_tile(const struct walk *k, uint32_t chunk, uint32_t j0, uint32_t
 ALWAYS void chunk_tiles(const struct walk *k, uint32_t j0, uint32_t have, const int kernel,
                         const int R, const int N) {
     uint32_t c = k->c0;
-    for (; c + (uint32_t)R <= k->c1; c += (uint32_t)R)
+    for (; (R == 1 || !k->a->how->one_chunk) && c + (uint32_t)R <= k->c1; c += (uint32_t)R)
         one_tile(k, c, j0, have, kernel, R, N);
     for (; R > 1 && c < k->c1; c++)
         one_tile(k, c, j0, have, kernel, 1, N);
