@@ -239,7 +239,7 @@ ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
             chunk_tiles(k, j, have, kernel, twice ? 2 : 4, 2);
 #if !defined(WEIR_SMALL_TILES)
         else if (have <= 4)
-            chunk_tiles(k, j, have, kernel, twice ? 1 : 2, 4);
+            chunk_tiles(k, j, have, kernel, twice ? 1 : plain ? 4 : 2, 4);
         else if (have <= 8)
             chunk_tiles(k, j, have, kernel, plain ? 2 : 1, 8);
         else if (!twice)

@@ -156,7 +156,12 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 /* A multiply-add takes four cycles and two begin in each: less than eight sums at once would wait
  * for themselves. Four vectors of 16 registers must be left for weights and activations. */
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
-    const uint32_t n = k->a->n, most = kernel == BF16 ? TILE_N_BF16 : TILE_N;
+    const uint32_t n = k->a->n;
+    uint32_t most = kernel == BF16 ? TILE_N_BF16 : TILE_N;
+    /* All chunks of a panel with few activations read memory in one stream; that goes before the
+     * bytes being brought to more activations at once, until those are many. */
+    if (kernel == BF16 && VECTORS == 1 && n <= 8 && most > 4)
+        most = 4;
     for (uint32_t j = 0; j < n;) {
         uint32_t have = tile_acts(k->a, j, most);
         if (have == 1)
@@ -165,7 +170,7 @@ ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
             chunk_tiles(k, j, 2, kernel, VECTORS > 2 ? 1 : VECTORS > 1 ? 2 : 4, 2);
 #if !defined(WEIR_SMALL_TILES) && (defined(WEIR_ISA_AVX2) || defined(WEIR_ISA_AVX512))
         else if (have <= 4)
-            chunk_tiles(k, j, have, kernel, VECTORS > 1 ? 1 : 2, 4);
+            chunk_tiles(k, j, have, kernel, VECTORS > 1 ? 1 : kernel == BF16 ? 4 : 2, 4);
         else if (VECTORS > 1)
             chunk_tiles(k, j, have, kernel, 1, kernel == BF16 ? TILE_N_BF16 : TILE_N);
         else
