@@ -66,6 +66,9 @@ static weir_status read_models(struct probe *p, const json_t *models, const char
     if (p->kind == SERVER_AUTO && owner && !strcmp(owner, "llamacpp"))
         p->kind = SERVER_LLAMA_CPP;
     p->max_context = positive(json_object_get(chosen, "max_model_len"));
+    /* llama.cpp refuses ids beyond its vocabulary, and tells its size here alone. */
+    uint64_t vocab = positive(json_object_get(json_object_get(chosen, "meta"), "n_vocab"));
+    p->vocab = vocab <= INT32_MAX ? (uint32_t)vocab : 0;
     return s;
 }
 
@@ -140,6 +143,10 @@ static weir_status judge_first(const struct client *c, const struct client_text 
                          hint);
     if (*hint)
         return weir_fail(err, WEIR_CLOSED, "--url", "status %d at /v1/models%s", t->status, hint);
+    /* Up, but still loading its model: whatever it is asked now says nothing of what it is. */
+    if (t->status == 503)
+        return weir_fail(err, WEIR_CLOSED, "--url",
+                         "the server is up but not ready: status 503 at /v1/models");
     if (t->status != 401 && t->status != 403)
         return WEIR_OK;
     return weir_fail(err, WEIR_BAD_VALUE, "--api-key",

@@ -92,9 +92,10 @@ static weir_status reset_cache(const struct sweep_args *a, weir_error *err) {
     return s;
 }
 
-/* A server that is being started anew is down for a moment: asks it until it answers, whatever it
- * says, for --connect-timeout at most: without that limit for its default, since a sweep has other
- * points. What it does not answer then the point itself finds out. */
+/* A server that is being started anew is down for a moment, and then up without its model (status
+ * 503): asks it until it answers otherwise, whatever it says, for --connect-timeout at most:
+ * without that limit for its default, since a sweep has other points. What it does not answer then
+ * the point itself finds out. */
 static void await_server(const struct sweep_args *a) {
     const double limit = a->bench.connect_timeout > 0 ? a->bench.connect_timeout : 30;
     const int64_t begun = client_now();
@@ -109,7 +110,7 @@ static void await_server(const struct sweep_args *a) {
         if (client_open(&o, &c, NULL))
             return;
         client_fetch(c, "/v1/models", NULL, ANSWER_SECONDS, &t);
-        up = t.ok;
+        up = t.ok && t.status != 503;
         free(t.text);
         client_close(c);
         if (!up)

@@ -15,6 +15,15 @@ import time
 import unittest
 
 WEIR = sys.argv[1]
+# What llama.cpp's server of release 0.5.0 says of itself, less what says nothing here.
+LLAMA = {"/v1/models": {"models": [{"name": "k3.gguf", "model": "k3.gguf", "type": "model", "capabilities": ["completion"]}],
+                        "object": "list",
+                        "data": [{"id": "k3.gguf", "aliases": ["k3.gguf"], "tags": [], "object": "model", "created": 1796092192,
+                                  "owned_by": "llamacpp",
+                                  "meta": {"vocab_type": 2, "n_vocab": 2816, "n_ctx": 5120, "n_ctx_train": 8192, "n_embd": 256,
+                                           "n_params": 10267536, "size": 13766208, "ftype": "MXFP4 MoE"}}]},
+         "/props": {"default_generation_settings": {"params": {"n_predict": -1, "ignore_eos": False}, "n_ctx": 5120},
+                    "total_slots": 4, "model_alias": "k3.gguf", "build_info": "b1-0ad4a86", "endpoint_metrics": True}}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -27,7 +36,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.gone = threading.Event()
         self.how = {"per_chunk": 1, "usage": True, "share": 1.0, "tail": 0, "status": 200, "finish": True, "prompt": 0,
                     "models": 200, "context": 100000, "delay": 0, "detail": "slow down", "times": 1, "odd": {},
-                    "endless": None, "metrics": None, "hang": False, **how}
+                    "endless": None, "metrics": None, "hang": False, "loading": 0, "llama": False, **how}
+        self.ready = time.monotonic() + self.how["loading"]
+        self.ids = set()
         self.posts = 0
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -58,7 +69,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         how = self.server.how
-        if self.path == "/v1/models":
+        if time.monotonic() < self.server.ready:
+            self.plain(503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}})
+        elif how["llama"] and self.path in LLAMA:
+            self.plain(200, LLAMA[self.path])
+        elif self.path == "/v1/models":
             self.plain(how["models"], {"data": [{"id": how.get("model", "m"), "max_model_len": how["context"]}]})
         elif self.path == "/metrics" and how["metrics"] is not None:
             self.server.looks = getattr(self.server, "looks", 0) + 1
@@ -76,10 +91,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = b"data: " + text.encode() + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
+    def answer_as_llama_cpp(self, prompt, want):
+        """Its release 0.5.0: usage beside the finish reason, in a piece without text."""
+        object = {"created": 1796091753, "model": "k3.gguf", "system_fingerprint": "b1-0ad4a86", "object": "text_completion",
+                  "id": "chatcmpl-JEhUV3e4SmNHdQ1qs5lDyyWeCxvaM4rj"}
+        self.wfile.write(HEAD)
+        for i in range(want):
+            self.event(json.dumps({"choices": [{"text": " the", "index": 0, "logprobs": None, "finish_reason": None}], **object}))
+        usage = {"completion_tokens": want, "prompt_tokens": prompt, "total_tokens": prompt + want,
+                 "prompt_tokens_details": {"cached_tokens": prompt // 4}}
+        self.event(json.dumps({"choices": [{"text": "", "index": 0, "logprobs": None, "finish_reason": "length"}], **object,
+                               "usage": usage, "timings": {"cache_n": prompt // 4, "prompt_n": prompt - prompt // 4}}))
+        self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
     def do_POST(self):
         how = self.server.how
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.posts += 1
+        self.server.ids.update(body.get("prompt") or [])
+        if how["llama"]:
+            return self.answer_as_llama_cpp(len(body["prompt"]), body["max_tokens"])
         if how["status"] != 200 and self.server.posts > how.get("good", 0):
             return self.plain(how["status"], {"error": {"message": how["detail"]}})
         if self.server.posts == how.get("once"):  # no new connection is taken; this one has its answer
@@ -334,7 +366,7 @@ class Says(unittest.TestCase):
             run = self.sweep(s.url)
             self.assertTrue(s.gone.wait(30))
         time.sleep(1)
-        with Server(port=s.server_address[1]):
+        with Server(port=s.server_address[1], loading=1):
             said, err = run.communicate(timeout=60)
         self.assertEqual(run.returncode, 0, said + err)
         self.assertEqual(self.listed(), ([1, 2, 4], []))
@@ -475,6 +507,25 @@ class Says(unittest.TestCase):
         run = self.written()
         self.assertEqual(run["salt"], salt)
         self.assertEqual(run["config"]["format"], "random")
+
+    def test_llama_cpp_is_asked_in_its_own_vocabulary(self):
+        with Server(llama=True) as s:
+            for kind in "auto", "llama.cpp":
+                self.weir(s.url, "--server", kind)
+                run = self.written()
+                self.assertEqual(run["subject"]["framework"], "llama.cpp")
+                self.assertEqual(run["subject"]["framework_version"], "b1-0ad4a86")
+                self.assertEqual((run["max_context"], run["cached_share"], run["calls"]["length_missed"]), (5120, 0.25, 0))
+        self.assertEqual(s.posts, 24)
+        self.assertLess(max(s.ids), 2816)
+        self.assertGreater(min(s.ids), 0)
+
+    def test_a_server_that_still_loads_is_not_measured(self):
+        with Server(loading=3600) as s:
+            for kind in "auto", "vllm":
+                self.weir(s.url, "--server", kind, status=1)
+                self.assertEqual(self.err, ["weir: --url: the server is up but not ready: status 503 at /v1/models"])
+            self.assertEqual(s.posts, 0)
 
     def test_what_is_wrong_with_url_key_or_format_is_named(self):
         with Server(models=401) as s:
