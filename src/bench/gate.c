@@ -215,13 +215,21 @@ static const char *interval(const struct gate_result *r, char out[64]) {
     return out;
 }
 
+/* A value as people read it, "-" where there is none. */
+static const char *shown(const struct metric *m, double v, char out[32]) {
+    if (!isfinite(v))
+        return "-";
+    snprintf(out, 32, "%.5g", metric_shown(m, v));
+    return out;
+}
+
 static void print_result(FILE *out, const struct gate_result *r) {
     const struct metric *m = r->comparison.metric;
     const struct ratio *x = &r->comparison.ratio;
-    char a[48], b[64];
-    fprintf(out, "%-20s %-10s %12.5g %12.5g %16s %32s %7g %%  %s%s\n", m->name,
-            metric_shown_unit(m), metric_shown(m, x->baseline), metric_shown(m, x->candidate),
-            change(r->worse, a), interval(r, b), r->threshold, outcome_name(r->outcome),
+    char a[48], b[64], was[32], is[32];
+    fprintf(out, "%-20s %-10s %12s %12s %16s %32s %7g %%  %s%s\n", m->name, metric_shown_unit(m),
+            shown(m, x->baseline, was), shown(m, x->candidate, is), change(r->worse, a),
+            interval(r, b), r->threshold, outcome_name(r->outcome),
             !r->has_interval && r->outcome == GATE_REGRESSED
                 ? " (no interval: judged by the figure alone)"
                 : "");

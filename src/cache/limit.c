@@ -8,13 +8,6 @@ bool cache_enabled(const struct cache_index *x) {
     return x->setup.enabled;
 }
 
-static bool keeps_states(const struct checkpoint_policy *p) {
-    for (int r = 0; r < CHECKPOINT_REASONS; r++)
-        if (p->keeps[r])
-            return true;
-    return false;
-}
-
 struct cache_limit cache_limit(const struct cache_index *x, const struct cache_lease *lease,
                                uint32_t most) {
     const struct node_table *t = &x->table;
@@ -27,8 +20,10 @@ struct cache_limit cache_limit(const struct cache_index *x, const struct cache_l
         if (evicted_has(&t->gone_states, &lease->keys[b - 1]))
             return (struct cache_limit){CACHE_LIMIT_STATE_EVICTED, b * PAGE_TOKENS};
     if (matched > resume)
-        return (struct cache_limit){
-            keeps_states(&x->setup.policy) ? CACHE_LIMIT_STATE : CACHE_LIMIT_NO_STATES, 0};
+        return (struct cache_limit){checkpoint_policy_keeps_states(&x->setup.policy)
+                                        ? CACHE_LIMIT_STATE
+                                        : CACHE_LIMIT_NO_STATES,
+                                    0};
     bool evicted = matched < lease->n_keys && evicted_has(&t->gone_pages, &lease->keys[matched]);
     return (struct cache_limit){evicted ? CACHE_LIMIT_HISTORY_EVICTED : CACHE_LIMIT_HISTORY, 0};
 }

@@ -104,6 +104,13 @@ weir_status checkpoint_policy_parse(const char *text, struct checkpoint_policy *
     }
 }
 
+bool checkpoint_policy_keeps_states(const struct checkpoint_policy *p) {
+    for (int r = 0; r < CHECKPOINT_REASONS; r++)
+        if (p->keeps[r])
+            return true;
+    return false;
+}
+
 void checkpoint_policy_print(const struct checkpoint_policy *p, char *out, size_t size) {
     size_t n = 0;
     out[0] = 0;

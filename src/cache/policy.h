@@ -33,6 +33,8 @@ struct checkpoint_policy checkpoint_policy_default(void);
  * names the part and what is allowed. */
 weir_status checkpoint_policy_parse(const char *text, struct checkpoint_policy *out,
                                     weir_error *err);
+/* Whether any state is kept for reuse; without, nothing is ever resumed from. */
+bool checkpoint_policy_keeps_states(const struct checkpoint_policy *p);
 /* The same as text, for logs. */
 void checkpoint_policy_print(const struct checkpoint_policy *p, char *out, size_t size);
 

@@ -123,10 +123,22 @@ static void print_head(void) {
            "TTFT p50", "TTFT p90", "intvty p50", "intvty p90", "failed", "valid");
 }
 
+/* One column of a point, "-" where nothing was measured. */
+static void print_figure(double v, int decimals, const char *unit) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*f%s", decimals, v, unit);
+    printf(" %12s", isfinite(v) ? text : "-");
+}
+
 static void print_point(const struct run *run, const struct run_summary *s) {
-    printf("%11u %12.1f %12.1f %9.1f ms %9.1f ms %12.2f %12.2f %7u %6s\n", run->concurrency,
-           s->per_gpu_total, s->per_gpu_out, s->ttft.p50 * 1e3, s->ttft.p90 * 1e3, s->intvty.p50,
-           s->intvty.p90, s->failed, s->valid ? "yes" : "no");
+    printf("%11u", run->concurrency);
+    print_figure(s->per_gpu_total, 1, "");
+    print_figure(s->per_gpu_out, 1, "");
+    print_figure(s->ttft.p50 * 1e3, 1, " ms");
+    print_figure(s->ttft.p90 * 1e3, 1, " ms");
+    print_figure(s->intvty.p50, 2, "");
+    print_figure(s->intvty.p90, 2, "");
+    printf(" %7u %6s\n", s->failed, s->valid ? "yes" : "no");
     for (uint32_t i = 0; i < s->n_invalid; i++)
         printf("%11s not valid: %s\n", "", s->invalid[i]);
     for (uint32_t i = 0; i < run->n_warnings; i++)

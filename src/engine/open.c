@@ -17,7 +17,7 @@ struct loaded {
     struct model model;
     struct weights *weights;
     struct cache_store store;
-    bool has_store;
+    bool has_store, uses_tiers;
     struct place *place;
     struct record_shape shape;
     struct cache_key fingerprint;
@@ -143,8 +143,8 @@ static weir_status open_tiers(void *arg, void (*notify)(void *), void *notify_ar
                                      .notify_arg = notify_arg};
     weir_status st = WEIR_OK;
     *n = 0;
-    if (!l->has_store || !o->prefix_caching)
-        return WEIR_OK; /* the null column has no bytes to keep */
+    if (!l->uses_tiers)
+        return WEIR_OK;
     if (o->cpu_offload_bytes) {
         st = check_room("cpu_offload_bytes", o->cpu_offload_bytes, l, err);
         if (!st)
@@ -234,7 +234,7 @@ static void count_experts(void *arg, weir_stats *out) {
 }
 
 static void describe_cache(const weir_options *o, const struct checkpoint_policy *policy,
-                           bool has_store, weir_info *info) {
+                           bool uses_tiers, weir_info *info) {
     const bool asked[WEIR_SOURCES] = {[WEIR_HOST] = o->cpu_offload_bytes > 0,
                                       [WEIR_DISK] = o->disk_offload_dir != NULL,
                                       [WEIR_REMOTE] = o->remote_store != NULL};
@@ -243,7 +243,7 @@ static void describe_cache(const weir_options *o, const struct checkpoint_policy
     info->prefix_caching = o->prefix_caching;
     checkpoint_policy_print(policy, info->checkpoint_policy, sizeof info->checkpoint_policy);
     for (int i = 0; i < WEIR_SOURCES; i++) {
-        info->tier_open[i] = asked[i] && has_store && o->prefix_caching;
+        info->tier_open[i] = asked[i] && uses_tiers;
         info->tier_bytes[i] = info->tier_open[i] ? bytes[i] : 0;
     }
 }
@@ -314,6 +314,9 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         return st;
     }
     setup.cache.space.model = l->fingerprint;
+    /* The null column has no bytes to keep. Who keeps no states may not resume from those that a
+     * server with another policy has left in a tier either. */
+    l->uses_tiers = l->has_store && o->prefix_caching && checkpoint_policy_keeps_states(&policy);
     l->shape = (struct record_shape){
         .page_bytes = unit.page_bytes,
         .layers = model_kda_layers(m),
@@ -336,7 +339,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .state_slot_bytes = unit.slot_bytes,
         .weight_bytes = l->weights ? weights_bytes(l->weights) : 0,
     };
-    describe_cache(o, &policy, l->has_store, &setup.info);
+    describe_cache(o, &policy, l->uses_tiers, &setup.info);
     _Static_assert(sizeof setup.info.fingerprint == CACHE_KEY_HEX, "all of it");
     cache_key_hex(&l->fingerprint, setup.info.fingerprint);
     *out = setup;

@@ -131,12 +131,6 @@ static weir_status choose_names(struct server *s, weir_error *err) {
 
 /* ---- loading ---- */
 
-/* The null column opens no tiers, whatever it was asked for. */
-static bool keeps_turns(const struct serve_config *c) {
-    return c->turns_path || (c->engine.disk_offload_dir && c->engine.prefix_caching &&
-                             c->engine.compute != WEIR_COMPUTE_NULL);
-}
-
 /* A file that cannot be gone on with is not written over, but must not end the saving either. */
 static bool make_way(const char *path, const weir_error *why) {
     char to[PATH_MAX];
@@ -156,6 +150,8 @@ static void load_turns(struct server *s) {
     weir_error err = {0};
     weir_info info;
     weir_get_info(s->loaded_engine, &info);
+    if (!s->config->turns_path && !info.tier_open[WEIR_DISK])
+        return;
     if (s->config->turns_path)
         snprintf(path, sizeof path, "%s", s->config->turns_path);
     else /* in the folder that the disk tier has made for this model */
@@ -173,7 +169,7 @@ static void *load(void *arg) {
     options.on_progress = http_wake;
     options.on_progress_arg = s->http;
     s->load_status = weir_open(s->config->model_dir, &options, &s->loaded_engine, &s->load_error);
-    if (s->load_status == WEIR_OK && s->turns && keeps_turns(s->config))
+    if (s->load_status == WEIR_OK && s->turns)
         load_turns(s);
     if (s->load_status == WEIR_OK && s->api)
         s->load_status = s->api->open(s, &s->api_state, &s->load_error);

@@ -430,8 +430,16 @@ class Says(unittest.TestCase):
             self.weir(s.url)
         self.assertEqual(self.err, [])
         with Server(finish=False) as s:
-            self.weir(s.url, "--concurrency", "1,2", status=1, command="sweep")
+            said = self.weir(s.url, "--concurrency", "1,2", status=1, command="sweep")
         self.assertEqual(len(self.err), 2)
+        self.assertNotIn("nan", said)
+        self.assertRegex(said, r"\n +1( +-){6} +\d+ +no\n")
+        points = [self.out + "-sweep/c" + n for n in "12"]
+        gate = subprocess.run([WEIR, "bench", "gate", "--baseline", points[0], "--candidate", points[1], "--no-history"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(gate.returncode, 1, gate.stdout + gate.stderr)
+        self.assertNotIn("nan", gate.stdout)
+        self.assertRegex(gate.stdout, r"\ntput_per_gpu +tok/s/GPU +- +- +- +none ")
 
     def test_sessions_that_end_in_the_warm_up_are_said(self):
         trace = os.path.join(self.dir.name, "two.jsonl")

@@ -165,6 +165,24 @@ class Tiers(unittest.TestCase):
         self.check_all(server, lambda n: (n - 1) // 64 * 64)
         server.stop()
 
+    def test_who_keeps_no_states_resumes_from_none_that_others_left(self):
+        redis = Redis()
+        self.addCleanup(redis.stop)
+        options = (*COMMON, "--disk-offload-dir", self.directory, "--remote-store", redis.url)
+        server = Weir(*options)
+        ask(server, PROMPTS[0])
+        settled(server, "disk")
+        settled(server, "remote")
+        server.stop()
+        server = Weir(*options, "--checkpoint-policy", "none")
+        text, cached = ask(server, PROMPTS[0])
+        self.assertEqual((text, cached), (self.cold[0], 0))
+        self.assertNotIn('tier="disk"', str(server.metrics(KEY)))
+        code, log = server.stop()
+        self.assertEqual(code, 0)
+        self.assertIn("policy none; no tiers", log)
+        self.assertIn("--remote-store has no effect with --checkpoint-policy none", log)
+
     def test_history_that_only_the_disk_has_is_known_after_a_restart(self):
         options = (*COMMON, "--disk-offload-dir", self.directory, "--log-cache")
         shared = prompt(7, 200)
