@@ -231,8 +231,11 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 /* INT8 keeps two sums for one row and activation: those that share a scale are apart. */
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     const bool twice = kernel == INT8_INT8, plain = kernel == BF16_BF16;
+    uint32_t most = twice && TILE_N > 8 ? 8 : TILE_N;
+    if (plain && k->a->n <= 8 && most > 4) /* as in product_f32.c: one stream of memory */
+        most = 4;
     for (uint32_t j = 0; j < k->a->n;) {
-        uint32_t have = tile_acts(k->a, j, twice && TILE_N > 8 ? 8 : TILE_N);
+        uint32_t have = tile_acts(k->a, j, most);
         if (have == 1)
             chunk_tiles(k, j, 1, kernel, 4, 1);
         else if (have == 2)
