@@ -309,7 +309,7 @@ static weir_status phase(struct tuner *t, bool decode, uint32_t rows, weir_error
 static weir_status phases(struct tuner *t, weir_error *err) {
     static const uint32_t most[ROW_CLASSES] = {1, 2, 4, 8, 16, 64, UINT32_MAX};
     weir_status s = WEIR_OK;
-    t->of = 2 * 2 * ROW_CLASSES * t->o->rounds;
+    t->of = 2 * (2 * ROW_CLASSES - 1) * t->o->rounds; /* a prompt of one row is none */
     for (int decode = 1; decode >= 0 && !s; decode--)
         for (enum row_class c = decode ? ROWS_1 : ROWS_2; c < ROW_CLASSES && !s; c++) {
             uint32_t limit = decode ? t->o->sequences : t->o->rows;

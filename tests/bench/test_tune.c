@@ -51,7 +51,7 @@ static void the_faster_variant_wins_and_the_slower_never(void **state) {
                                    .prompt_tokens = 3,
                                    .sequences = 1,
                                    .rows = 2,
-                                   .rounds = 4};
+                                   .rounds = 9};
     if (tune_measure(&o, &r, &err))
         fail_msg("%s: %s", err.where, err.message);
     assert_int_equal(r.n, 4); /* up and down, one row and two */

@@ -279,8 +279,10 @@ static void a_cut_on_a_multiple_of_64_gives_the_same_bits(void **state) {
 /* All the column's variants of the operation beside the truth, and its default to the bit. */
 static void check_variants(struct kda_case *c, const struct column *column, struct outcome want,
                            struct outcome usual) {
-    struct variant v = {0};
-    for (uint32_t turn = 0; turn < OP_VARIANTS; turn++) {
+    struct variant v = {0}, all[OP_VARIANTS];
+    uint32_t rows = op_rows(&c->op, &c->t.b);
+    uint32_t n = rows ? column_variants(column, &c->op, row_class_of(rows), all) : 0;
+    for (uint32_t turn = 0; turn < n; turn++) {
         if (!take_variant(column, &c->op, &c->t.b, turn, &v))
             return;
         run_op(column, &c->op, &c->t.b, 256, 1);

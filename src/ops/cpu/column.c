@@ -124,7 +124,7 @@ static uint32_t variants(const struct op *op, enum row_class rows,
     case OP_KDA_DECODE: offer(&l, CPU_FIXED); break;
     case OP_KDA_PREFILL:
         offer(&l, CPU_FIXED);
-        /* Not beyond: a prompt cut on multiples of 64 keeps its bits. */
+        /* Not beyond: whole chunks of a prompt keep their bits however it is cut. */
         if (rows <= ROWS_8)
             offer(&l, CPU_CHUNKS);
         if (rows == ROWS_8 || rows == ROWS_16)

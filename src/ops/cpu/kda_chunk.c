@@ -7,7 +7,8 @@
  * All of it in f32. kda_factor.c forms what stands before V, S and R; here the values pass.
  *
  * Chunks end on absolute multiples of 16 and at checkpoints, and the form of a chunk depends on its
- * length alone, so that a sequence cut on a multiple of 64 keeps its bits. */
+ * length alone, so that a sequence cut on a multiple of 64 keeps its bits, unless a tail so short
+ * that it goes by the recurrence is left. */
 #include "ops/cpu/kda_chunk.h"
 
 /* Fewer tokens are cheaper by the recurrence: as a chunk, and as a sequence (cpu_variant.chunks),

@@ -29,10 +29,12 @@
  *   gpu_load16_stream(p) gpu_store16_stream(p, v)       read once or written once
  *   gpu_copy16(shared, global, there) gpu_copy_commit() gpu_copy_wait(n)   16 bytes to shared
  * memory behind the thread's back, zeros if not `there`. wait: all but the last n commits have
- * arrived, for this thread; for others behind the next barrier gpu_atomic_add(p, n)          global
- * memory, returns what was there; gpu_fence() before it makes this thread's writes visible to
- * whoever sees the new value gpu_wait_previous() gpu_launch_next()   where the launch allowed the
- * next kernel to begin early: nothing a kernel before wrote may be read above gpu_wait_previous()
+ * arrived, for this thread; for others behind the next barrier.
+ *   gpu_atomic_add(p, n)                                global memory, returns what was there
+ * gpu_fence() before it makes this thread's writes visible to whoever sees the new value.
+ *   gpu_wait_previous() gpu_launch_next()   where the launch allowed the next kernel to begin
+ * early: nothing that the kernel directly before wrote may be read above gpu_wait_previous(). What
+ * an earlier one wrote is there, since every kernel lets the next begin behind its own wait.
  *
  * Numbers: gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
  *

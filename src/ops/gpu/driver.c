@@ -4,12 +4,13 @@
 #include "ops/gpu/driver.h"
 
 #include "base/error.h"
+#include "base/file.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MODULES_MOST = 32 };
+enum { MODULES_MOST = 32, MODULE_BYTES = 256 << 20 };
 
 /* What the drivers call results, contexts, streams and so on are numbers and pointers to us. */
 struct api {
@@ -282,29 +283,15 @@ const struct gpu_facts *gpu_device_facts(const struct gpu_device *d) {
 
 /* ------------------------------------------------------------------------------ kernels */
 
-static void *read_whole(const char *path, weir_error *err) {
-    FILE *f = fopen(path, "rb");
-    long size = -1;
-    if (f && fseek(f, 0, SEEK_END) == 0)
-        size = ftell(f);
-    char *image = size > 0 ? malloc((size_t)size) : NULL;
-    if (image && (fseek(f, 0, SEEK_SET) != 0 || fread(image, 1, (size_t)size, f) != (size_t)size)) {
-        free(image);
-        image = NULL;
-    }
-    if (f)
-        fclose(f);
-    if (!image)
-        weir_fail(err, WEIR_BAD_FILE, path, "cannot be read");
-    return image;
-}
-
 weir_status gpu_module_load(struct gpu_device *d, const char *path, weir_error *err) {
     if (d->n_modules == MODULES_MOST)
         return weir_fail(err, WEIR_UNSUPPORTED, path, "is one module more than %d", MODULES_MOST);
-    void *image = read_whole(path, err);
-    if (!image)
-        return WEIR_BAD_FILE;
+    /* Drivers take what is no binary for text that ends with a NUL, which file_read puts there. */
+    char *image;
+    size_t bytes;
+    weir_status s = file_read(path, MODULE_BYTES, &image, &bytes, err);
+    if (s)
+        return s;
     int code = d->api.module_load(&d->module[d->n_modules], image);
     free(image);
     if (code) {

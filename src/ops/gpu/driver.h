@@ -4,7 +4,8 @@
  *
  * A device has one stream: what is asked for happens in order, and copies, fills and launches
  * return before it has happened. Functions that return a status leave *err alone on success; faults
- * of a kernel come up in whatever is called next. One thread at a time. */
+ * of a kernel come up in whatever is called next. Only the thread that opened a device may use it:
+ * drivers keep for each thread which device is meant. */
 #ifndef WEIR_OPS_GPU_DRIVER_H
 #define WEIR_OPS_GPU_DRIVER_H
 
@@ -28,7 +29,8 @@ struct gpu_facts {
 
 struct gpu_device;
 
-/* Device `index` of the vendor. `library`: NULL, or another file than the usual.
+/* Device `index` of the vendor. `library`: NULL, or another file than the usual, whose name must
+ * live as long as the device.
  * WEIR_UNSUPPORTED: no driver, one that is too old, no such device; err->where names the library.
  */
 weir_status gpu_device_open(enum gpu_vendor vendor, uint32_t index, const char *library,

@@ -1,4 +1,4 @@
-/* launch.c: see launch.h. Figures that were measured: docs/gpu.md. */
+/* launch.c: see launch.h. Figures that were measured: docs/performance.md. */
 #include "ops/gpu/launch.h"
 
 #include <stdbool.h>
@@ -11,6 +11,7 @@ const struct gpu_kernel_info *gpu_kernel_info(enum gpu_kernel k) {
 }
 
 static const struct gpu_launch none = {.kernel = GPU_NO_KERNEL};
+enum { BLOCKS_Y_MOST = 65535 }; /* of a launch, on CUDA */
 
 static uint32_t divide_up(uint32_t n, uint32_t by) {
     return (n + by - 1) / by;
@@ -43,16 +44,20 @@ static uint32_t blocks_of(struct gpu_linear *a, uint32_t rows_of_block) {
 
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
     enum { THREADS = 256, GEMV_ROWS = 2, TILE = 16, GEMV_MOST = 4, RESIDENT = 4 };
+    if (a->n_parts > GPU_PARTS || a->steps > BLOCKS_Y_MOST)
+        return none;
     for (uint32_t p = 0; p < a->n_parts; p++)
         if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8) ||
             a->part[p].w_step % 8 || a->part[p].x_step % 8)
             return none;
-    if (!a->x_rows || a->x_rows > GPU_SKINNY_ROWS)
+    if (!a->x_rows || a->x_rows > GPU_SKINNY_ROWS || !a->n_parts)
         return none;
     const bool tiles = a->x_rows > GEMV_MOST;
     const uint32_t waves = THREADS / shape.wave, group = tiles ? TILE : GEMV_ROWS;
     const uint32_t steps = a->steps ? a->steps : 1;
     uint32_t split = a->split ? a->split : 1;
+    if (split > waves || waves % split)
+        return none;
     /* As few waves for a group of rows as fill the device: each must sum up at the end. */
     while (!a->split && split < waves &&
            blocks_of(a, waves / split * group) * steps < RESIDENT * shape.multiprocessors)
@@ -72,7 +77,7 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
 
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs) {
     struct gpu_launch l = {GPU_NO_KERNEL, a->heads, n_seqs, 64, sizeof(struct gpu_kda_step_shared)};
-    if (a->taps < 1 || a->taps > GPU_TAPS_MOST)
+    if (a->taps < 1 || a->taps > GPU_TAPS_MOST || n_seqs > BLOCKS_Y_MOST)
         return none;
     switch (dim) {
     case 128:
@@ -98,7 +103,8 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
 }
 
 static bool experts_fit(const struct gpu_experts *a) {
-    return a->cols % 32 == 0 && a->slots && a->slots <= GPU_EXPERT_SLOTS;
+    return a->cols % 32 == 0 && a->slots && a->slots <= GPU_EXPERT_SLOTS && a->top_k &&
+           a->slots % a->top_k == 0;
 }
 
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a) {
@@ -128,7 +134,8 @@ struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t r
                                        struct gpu_shape shape) {
     const uint32_t tiles = divide_up(a->heads, GPU_MLA_HEADS);
     if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8 ||
-        a->share % 64 || a->shares > GPU_SHARES_MOST)
+        !a->share || a->share % 64 || a->shares > GPU_SHARES_MOST ||
+        (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){GPU_weir_mla_split, a->shares, tiles * rows, 256,
                                shape.wave == 32 ? sizeof(struct gpu_mla_shared_32)
@@ -138,13 +145,16 @@ struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t r
 /* As many shares as keep every multiprocessor busy once, of whole pages. */
 uint32_t gpu_mla_share(uint32_t rows, uint32_t heads, uint32_t positions, struct gpu_shape shape) {
     const uint32_t tiles = divide_up(heads, GPU_MLA_HEADS);
-    uint32_t shares = shape.multiprocessors / (rows * tiles);
+    uint64_t blocks = (uint64_t)rows * tiles;
+    uint32_t shares = blocks ? (uint32_t)(shape.multiprocessors / blocks) : 1;
     shares = shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
-    return divide_up(divide_up(positions, 64), shares) * 64;
+    uint32_t pages = divide_up(divide_up(positions, 64), shares);
+    return (pages ? pages : 1) * 64;
 }
 
 struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows) {
-    if (a->latent > GPU_LATENT_MOST || a->latent % 4 || a->shares > GPU_SHARES_MOST)
+    if (a->latent > GPU_LATENT_MOST || a->latent % 4 || !a->share || a->shares > GPU_SHARES_MOST ||
+        rows > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){GPU_weir_mla_merge, a->heads, rows, 512,
                                sizeof(struct gpu_mla_merge_shared)};

@@ -101,17 +101,34 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     linear.part[0].cols = 16;
     linear.x_rows = GPU_SKINNY_ROWS + 1;
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    linear.x_rows = 1;
+    linear.split = 3;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    linear.split = 0;
+    linear.n_parts = GPU_PARTS + 1;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     struct gpu_kda_step kda = {.heads = 1, .taps = 4};
     assert_int_equal(gpu_launch_kda_step(&kda, 96, 1).kernel, GPU_NO_KERNEL);
     kda.taps = GPU_TAPS_MOST + 1;
     assert_int_equal(gpu_launch_kda_step(&kda, 128, 1).kernel, GPU_NO_KERNEL);
+    kda.taps = 4;
+    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1 << 16).kernel, GPU_NO_KERNEL);
     struct gpu_route route = {.rows = 1, .experts = GPU_EXPERTS_MOST + 1, .top_k = 1};
     assert_int_equal(gpu_launch_route(&route, shape).kernel, GPU_NO_KERNEL);
     struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
     assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
     experts.cols = 64;
+    experts.top_k = 2; /* of one choice */
+    assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
     struct gpu_mla_split mla = {.heads = 1, .latent = 20, .extra = 4, .share = 64, .shares = 1};
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
+    mla.latent = 16;
+    mla.extra = 8;
+    assert_int_not_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_mla_split(&mla, 1 << 16, shape).kernel, GPU_NO_KERNEL);
+    mla.share = 0;
+    assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_mla_share(0, 12, 0, shape), 64); /* of nothing: a page */
     experts.slots = GPU_EXPERT_SLOTS + 1;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
 }

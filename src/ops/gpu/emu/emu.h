@@ -38,7 +38,7 @@ struct emu_launch {
 };
 enum { EMU_MAX_THREADS = 1024 };
 
-/* WEIR_OK, or WEIR_INTERNAL and what the kernel did wrong: the block it happened in is left as it
+/* WEIR_OK, or WEIR_BAD_VALUE and what the kernel did wrong: the block it happened in is left as it
  * was, later ones have not run. WEIR_NO_MEMORY. One thread of this machine at a time. */
 weir_status emu_run(const struct emu_launch *l, weir_error *err);
 

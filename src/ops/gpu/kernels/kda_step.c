@@ -4,8 +4,9 @@
  * A group of lanes has a row of the state (one value dimension, all keys), eight keys a lane. All
  * of the block's state is on its way into registers before anything else is done, and nothing but
  * the last reduction stands between it and its way back. With S' the decayed state: u = S' k and w
- * = S' q come of one pass, d = beta (v - u), then o = w + d (k q) and S = S' + d k. Invariant that
- * bites: the window holds projections before their activation. */
+ * = S' q come of one pass, d = beta (v - u), then o = w + d (k q) and S = S' + d k. Invariants
+ * that bite: the window holds projections before their activation; and the state is read before the
+ * kernel in front has ended, which therefore may not be one that writes states. */
 #include "ops/gpu/kernels/rows.h"
 #include "ops/gpu/records.h"
 
