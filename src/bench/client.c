@@ -53,6 +53,7 @@ static size_t framing(size_t n) {
 static int on_prereq(void *user, char *remote_ip, char *local_ip, int remote_port, int local_port) {
     struct exchange *x = user;
     x->resent = x->sent != 0;
+    x->is_chunked = false; /* an answer that a closed connection cut off may have been */
     int64_t now = client_now();
     if (!x->sent) {
         x->sent = x->last = now;

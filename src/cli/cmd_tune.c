@@ -166,7 +166,8 @@ static const struct command_section tune_sections[] = {
      "of that shape in a step.\n\n"
      "The last table shows whole steps, by default and by what won in them.\n\n"
      "A table serves the model, formats and number of threads it was made with, on a processor "
-     "of the same name, and this version of weir; others are left with one line. It is best made "
+     "of the same name and model, and this version of weir; others are left with one line. It is "
+     "best made "
      "while nothing else runs; a busy machine is warned of."},
     {"VARIANTS",
      "Of products: fixed (members have equal shares, always the same; by default one that comes "

@@ -106,7 +106,8 @@ static void product_variants(const struct op *op, enum row_class rows, struct li
         offer(l, CPU_ACTS_2);
     if (MOST_ACTS > 4 && rows >= ROWS_8)
         offer(l, CPU_ACTS_4);
-    if (MOST_ACTS > 8 && rows >= ROWS_16)
+    /* Of BF16 the default takes four of up to eight (product_f32.c). */
+    if ((MOST_ACTS > 8 && rows >= ROWS_16) || (MOST_ACTS > 4 && VL >= 16 && rows == ROWS_8))
         offer(l, CPU_ACTS_8);
 #if defined(WEIR_ISA_AMX)
     if (rows >= ROWS_4)

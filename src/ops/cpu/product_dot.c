@@ -232,7 +232,8 @@ ALWAYS void tile_sums(const struct tile *t, const int kernel, const int R, const
 ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     const bool twice = kernel == INT8_INT8, plain = kernel == BF16_BF16;
     uint32_t most = twice && TILE_N > 8 ? 8 : TILE_N;
-    if (plain && k->a->n <= 8 && most > 4) /* as in product_f32.c: one stream of memory */
+    if (plain && k->a->n <= 8 && most > 4 && k->a->how->acts > 8) /* as in product_f32.c: one stream
+                                                                     of memory */
         most = 4;
     for (uint32_t j = 0; j < k->a->n;) {
         uint32_t have = tile_acts(k->a, j, most);

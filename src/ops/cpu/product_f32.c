@@ -160,7 +160,7 @@ ALWAYS void panel_tiles(const struct walk *k, const int kernel) {
     uint32_t most = kernel == BF16 ? TILE_N_BF16 : TILE_N;
     /* All chunks of a panel with few activations read memory in one stream; that goes before the
      * bytes being brought to more activations at once, until those are many. */
-    if (kernel == BF16 && VECTORS == 1 && n <= 8 && most > 4)
+    if (kernel == BF16 && VECTORS == 1 && n <= 8 && most > 4 && k->a->how->acts > 8)
         most = 4;
     for (uint32_t j = 0; j < n;) {
         uint32_t have = tile_acts(k->a, j, most);
