@@ -3,8 +3,8 @@
  *
  * Fetching: the largest prefix for which every block and the state at its end are somewhere, device
  * included; each piece comes from the fastest tier that has it, and nothing is published before all
- * of it has arrived. A pair that comes already for one request is not fetched for another that wants
- * the same.
+ * of it has arrived. A pair that comes already for one request is not fetched for another that
+ * wants the same.
  *
  * Invariant that bites: targets are nobody's but the move's until it was collected, even when the
  * request that wanted them is gone or has lost patience. */
