@@ -42,6 +42,36 @@ static uint32_t blocks_of(struct gpu_linear *a, uint32_t rows_of_block) {
     return blocks;
 }
 
+/* Blocks of tiles of so many rows of x by rows of W. */
+static uint32_t tiles_of(struct gpu_linear *a, uint32_t x_rows, uint32_t rows) {
+    uint32_t blocks = 0;
+    for (uint32_t p = 0; p < a->n_parts; p++) {
+        a->part[p].first_block = blocks;
+        blocks += divide_up(a->x_rows, x_rows) * divide_up(a->part[p].rows, rows);
+    }
+    return blocks;
+}
+
+/* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a quarter of one
+ * of 256 by 128, but reads twice as much for a multiplication: 5 to 12, by the figures for
+ * bandwidth of a cache, not measured. */
+static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape) {
+    enum { SMALL = 5, LARGE = 12 };
+    const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
+    uint32_t blocks = tiles_of(a, 128, 64);
+    uint64_t small = (uint64_t)SMALL * divide_up(blocks * steps, at_once);
+    uint64_t large = (uint64_t)LARGE * divide_up(tiles_of(a, 256, 128) * steps, at_once);
+    a->split = 1;
+    if (large <= small)
+        return (struct gpu_launch){GPU_weir_gemm_256, tiles_of(a, 256, 128), steps, 8 * shape.wave,
+                                   shape.wave == 32 ? sizeof(struct gpu_gemm_256_shared_32)
+                                                    : sizeof(struct gpu_gemm_256_shared_64)};
+    blocks = tiles_of(a, 128, 64);
+    return (struct gpu_launch){GPU_weir_gemm_128, blocks, steps, 4 * shape.wave,
+                               shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
+                                                : sizeof(struct gpu_gemm_128_shared_64)};
+}
+
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
     enum { THREADS = 256, GEMV_ROWS = 2, TILE = 16, GEMV_MOST = 4, RESIDENT = 4 };
     if (a->n_parts > GPU_PARTS || a->steps > BLOCKS_Y_MOST)
@@ -50,8 +80,10 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
         if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8) ||
             a->part[p].w_step % 8 || a->part[p].x_step % 8)
             return none;
-    if (!a->x_rows || a->x_rows > GPU_SKINNY_ROWS || !a->n_parts)
+    if (!a->x_rows || !a->n_parts)
         return none;
+    if (a->x_rows > GPU_SKINNY_ROWS)
+        return many_rows(a, shape);
     const bool tiles = a->x_rows > GEMV_MOST;
     const uint32_t waves = THREADS / shape.wave, group = tiles ? TILE : GEMV_ROWS;
     const uint32_t steps = a->steps ? a->steps : 1;

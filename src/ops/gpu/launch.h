@@ -27,7 +27,9 @@
     X(weir_experts_down, gpu_experts, experts)                                                     \
     X(weir_combine, gpu_combine, experts)                                                          \
     X(weir_mla_split, gpu_mla_split, mla)                                                          \
-    X(weir_mla_merge, gpu_mla_merge, mla)
+    X(weir_mla_merge, gpu_mla_merge, mla)                                                          \
+    X(weir_gemm_256, gpu_linear, gemm)                                                             \
+    X(weir_gemm_128, gpu_linear, gemm)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -51,7 +53,7 @@ struct gpu_shape {
 
 struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
 struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows);
-/* Fills first_block of every part, and `split` unless it is set. x_rows 1..GPU_SKINNY_ROWS. */
+/* Fills first_block of every part, and `split` unless it is set. */
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs);
 struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);

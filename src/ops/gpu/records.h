@@ -13,7 +13,7 @@
 enum {
     GPU_ROW_MOST = 8192,     /* columns of a normed row */
     GPU_PARTS = 8,           /* products merged into one launch */
-    GPU_SKINNY_ROWS = 64,    /* rows of x that one launch of products takes */
+    GPU_SKINNY_ROWS = 64,    /* rows of x up to which products take W straight from memory */
     GPU_EXPERTS_MOST = 1024, /* experts a router chooses from */
     GPU_TAPS_MOST = 4,       /* of the short convolution */
     GPU_LATENT_MOST = 512,
@@ -213,5 +213,26 @@ struct gpu_mla_merge_shared {
     float weight[GPU_SHARES_MOST];
     float sum[4][GPU_LATENT_MOST];
 };
+
+/* Stages of tiles: rows of x, then rows of W, of so many columns; later a band of 16 rows of sums
+ * for each wave. A device with waves of 64 has 64 KiB and copies through registers. */
+enum {
+    GPU_TILE_K_32 = 64,
+    GPU_TILE_K_64 = 32,
+    GPU_TILE_STAGES_32 = 3,
+    GPU_TILE_STAGES_64 = 2,
+    GPU_BAND_PAD = 4,
+};
+#define GPU_GEMM_SHARED(NAME, ROWS, COLS, WAVES, K, STAGES)                                        \
+    struct NAME {                                                                                  \
+        union {                                                                                    \
+            uint16_t tile[STAGES][ROWS][K + 8];                                                    \
+            float band[WAVES][16][COLS + GPU_BAND_PAD];                                            \
+        };                                                                                         \
+    }
+GPU_GEMM_SHARED(gpu_gemm_256_shared_32, 256 + 128, 64, 8, GPU_TILE_K_32, GPU_TILE_STAGES_32);
+GPU_GEMM_SHARED(gpu_gemm_256_shared_64, 256 + 128, 64, 8, GPU_TILE_K_64, GPU_TILE_STAGES_64);
+GPU_GEMM_SHARED(gpu_gemm_128_shared_32, 128 + 64, 32, 4, GPU_TILE_K_32, GPU_TILE_STAGES_32);
+GPU_GEMM_SHARED(gpu_gemm_128_shared_64, 128 + 64, 32, 4, GPU_TILE_K_64, GPU_TILE_STAGES_64);
 
 #endif

@@ -99,7 +99,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     struct gpu_linear linear = {.n_parts = 1, .x_rows = 1, .part = {{.rows = 4, .cols = 12}}};
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     linear.part[0].cols = 16;
-    linear.x_rows = GPU_SKINNY_ROWS + 1;
+    linear.x_rows = 0;
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     linear.x_rows = 1;
     linear.split = 3;
@@ -133,17 +133,18 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
 }
 
-/* More waves share a row of a small matrix than of a large one, and fewer rows of x take the kernel
- * whose lanes multiply. */
+/* More waves share a row of a small matrix than of a large one, fewer rows of x take the kernel
+ * whose lanes multiply, and many that of large tiles. */
 static void products_are_split_so_that_the_device_is_full(void **state) {
     struct gpu_shape h200 = {132, 32}, mi355x = {256, 64};
     static const struct {
         uint32_t x_rows, rows, split[2];
         enum gpu_kernel kernel;
     } table[] = {
-        {1, 20480, {1, 1}, GPU_weir_gemv_1},  {1, 6284, {2, 2}, GPU_weir_gemv_1},
-        {1, 896, {8, 4}, GPU_weir_gemv_1},    {3, 6284, {2, 2}, GPU_weir_gemv_4},
-        {5, 6284, {8, 4}, GPU_weir_skinny_1}, {32, 6284, {8, 4}, GPU_weir_skinny_2},
+        {1, 20480, {1, 1}, GPU_weir_gemv_1},   {1, 6284, {2, 2}, GPU_weir_gemv_1},
+        {1, 896, {8, 4}, GPU_weir_gemv_1},     {3, 6284, {2, 2}, GPU_weir_gemv_4},
+        {5, 6284, {8, 4}, GPU_weir_skinny_1},  {32, 6284, {8, 4}, GPU_weir_skinny_2},
+        {65, 6284, {1, 1}, GPU_weir_gemm_128}, {4096, 6284, {1, 1}, GPU_weir_gemm_256},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int k = 0; k < 2; k++) {

@@ -57,6 +57,10 @@ GPU_FN void widen_bf16x8(float *f, struct gpu_u4 v) {
     f[6] = gpu_bf16_lo(v.w);
     f[7] = gpu_bf16_hi(v.w);
 }
+GPU_FN struct gpu_u4 f32x4(const float *f) {
+    struct gpu_u4 v = {gpu_as_u32(f[0]), gpu_as_u32(f[1]), gpu_as_u32(f[2]), gpu_as_u32(f[3])};
+    return v;
+}
 GPU_FN struct gpu_u4 narrow_bf16x8(const float *f) {
     struct gpu_u4 v = {gpu_bf16_pair(f[0], f[1]), gpu_bf16_pair(f[2], f[3]),
                        gpu_bf16_pair(f[4], f[5]), gpu_bf16_pair(f[6], f[7])};
