@@ -39,7 +39,9 @@ typedef struct weir_engine weir_engine;
 typedef struct weir_request weir_request;
 
 enum weir_compute { WEIR_COMPUTE_FAST, WEIR_COMPUTE_EXACT, WEIR_COMPUTE_NULL };
-enum weir_kv_dtype { WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8 };
+enum weir_device { WEIR_DEVICE_CPU, WEIR_DEVICE_CUDA, WEIR_DEVICE_HIP };
+/* AUTO: f32 on the CPU, bf16 on a device. */
+enum weir_kv_dtype { WEIR_KV_AUTO, WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8 };
 /* How activations enter a product with a weight, on fast columns. */
 enum weir_activation_dtype {
     WEIR_ACTIVATION_AUTO, /* the fastest within the bf16 bound on all golden prompts: f32 */
@@ -57,6 +59,9 @@ enum weir_policy { WEIR_FCFS, WEIR_PRIORITY };
 
 /* How to run a checkpoint. Start from weir_options_default(); 0 means 'choose'. */
 typedef struct weir_options {
+    enum weir_device device;
+    const char *device_library; /* file of the driver; NULL: the usual one */
+    const char *device_modules; /* directory of the kernels' modules; NULL: the usual one */
     enum weir_compute compute;
     enum weir_activation_dtype activation_dtype;
     enum weir_dense_dtype dense_dtype;
@@ -209,7 +214,9 @@ const char *weir_source_name(enum weir_source s);
 typedef struct weir_info {
     const char *family;   /* "kimi_k3", "kimi_linear" */
     char fingerprint[65]; /* of all that kept history depends on, hexadecimal; names its caches */
-    const char *column;   /* which operations run: "exact", "avx512", "avx2", "portable", "null" */
+    const char *column;   /* which operations run: "exact", "avx512", "avx2", "portable", "gpu",
+                             "null" */
+    enum weir_kv_dtype kv_dtype; /* never AUTO */
     uint32_t vocab_size, max_model_len, max_num_seqs, max_num_batched_tokens, page_tokens, threads;
     uint32_t kv_pages, state_slots;
     uint64_t kv_page_bytes, state_slot_bytes, weight_bytes;

@@ -106,7 +106,7 @@ static void sample_done(void *arg, uint32_t done, uint32_t of) {
 }
 
 static int run_bench_step(void *record, weir_error *err) {
-    static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+    static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
     static const enum dense_form dense[] = {DENSE_BF16, DENSE_INT8, DENSE_FP8};
     struct bench_step_args *a = record;
     struct progress bar;

@@ -6,6 +6,7 @@
 #include "cli/engine_args.h"
 #include "cli/progress.h"
 #include "cli/score.h"
+#include "load/modules.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -192,9 +193,12 @@ static int run_score(void *record, weir_error *err) {
     weir_status status = model_open(a->engine.model, &m, err);
     uint32_t threads = a->engine.threads ? a->engine.threads : cpu_count();
     bool fast = a->engine.compute == ENGINE_COMPUTE_FAST;
+    bool device = a->engine.device != ENGINE_DEVICE_CPU;
     const struct column *column =
-        column_fast(a->engine.activation_dtype ? (enum activation)(a->engine.activation_dtype - 1)
-                                               : ACTIVATION_DEFAULT);
+        device ? &column_gpu
+               : column_fast(a->engine.activation_dtype
+                                 ? (enum activation)(a->engine.activation_dtype - 1)
+                                 : ACTIVATION_DEFAULT);
     /* As they are stored, whatever the column wants: the exact one reads the same experts. */
     const struct expert_setup experts = {
         .bytes = a->engine.expert_cache_bytes, .members = threads, .guess = true};
@@ -203,13 +207,18 @@ static int run_score(void *record, weir_error *err) {
             weights_open_reading(a->engine.model, &m, experts.bytes ? &experts : NULL, &w, err);
     if (status)
         return command_exit_status(err);
-    static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
-    const struct tuning_for of = {a->engine.model, column, (enum dense_form)a->engine.dense_dtype,
-                                  kv[a->engine.kv_dtype], threads};
+    static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+    const struct tuning_for of = {
+        a->engine.model, column, (enum dense_form)a->engine.dense_dtype,
+        device && !a->engine.kv_dtype ? DTYPE_BF16 : kv[a->engine.kv_dtype], threads};
     struct tuning *tuning = NULL;
-    if (fast)
+    struct gpu_device *gpu = NULL;
+    if (device)
+        status = modules_open(a->engine.device == ENGINE_DEVICE_CUDA ? GPU_CUDA : GPU_HIP,
+                              a->engine.device_library, a->engine.device_modules, &gpu, err);
+    if (fast && !device)
         status = weights_pack(w, column, of.dense, experts.bytes, threads, err);
-    if (fast && !status)
+    if (fast && !device && !status)
         status = tuning_choose(a->engine.tuning, &of, &tuning, err);
     if (status) {
         weights_close(w);
@@ -226,6 +235,7 @@ static int run_score(void *record, weir_error *err) {
                                                  : (uint32_t)fmin(256, 16777216.0 / m.vocab),
         .kv_dtype = of.kv,
         .tuning = tuning,
+        .device = gpu,
     };
     char why[512] = "no manifest.json is in it or below it";
     struct total t = {.cases = json_array(), .json = a->json};
@@ -242,6 +252,7 @@ static int run_score(void *record, weir_error *err) {
     json_decref(t.cases);
     tuning_free(tuning);
     weights_close(w);
+    gpu_device_close(gpu);
     return status ? command_exit_status(err) : ok ? 0 : 1;
 }
 

@@ -119,7 +119,7 @@ static weir_status report(const struct tune_args *a, const struct tune_options *
 }
 
 static int run_tune(void *record, weir_error *err) {
-    static const enum dtype kv[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+    static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
     struct tune_args *a = record;
     struct progress bar;
     const struct tune_options o = {

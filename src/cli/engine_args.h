@@ -18,9 +18,11 @@ struct engine_args {
     uint32_t cpu_offload_gb;
     char *checkpoint_policy;
     uint64_t cpu_offload_bytes, disk_offload_bytes, expert_cache_bytes;
-    char *disk_offload_dir, *remote_store, *speculative_config, *tuning;
+    char *device_library, *device_modules, *disk_offload_dir, *remote_store, *speculative_config,
+        *tuning;
 };
 
+enum { ENGINE_DEVICE_CPU, ENGINE_DEVICE_CUDA, ENGINE_DEVICE_HIP };
 enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* Rows that commands which measure a model share with those which serve one. OFFSET: of the field
@@ -44,8 +46,9 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 #define ENGINE_KV_DTYPE(OFFSET)                                                                    \
     {                                                                                              \
         .name = "kv-cache-dtype", .value = "T", .type = OPTION_CHOICE, .offset = (OFFSET),         \
-        .choices = "f32|bf16|fp8", .fallback = "f32",                                              \
-        .help = "Number format of the attention history. fp8: E4M3 with one scale for 128 "        \
+        .choices = "auto|f32|bf16|fp8", .fallback = "auto",                                        \
+        .help = "Number format of the attention history. auto: f32, on a device bf16. fp8: E4M3 "  \
+                "with one scale for 128 "                                                          \
                 "values, the "                                                                     \
                 "extra key values bf16; for Kimi K3 656 bytes for each token and layer, against "  \
                 "1152 as "                                                                         \
@@ -71,7 +74,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* The rows, for a command whose --model may be left out, and for the others. */
 extern const struct option_spec engine_options[];
-enum { N_ENGINE_OPTIONS = 29 };
+enum { N_ENGINE_OPTIONS = 31 };
 extern const struct option_spec model_option, model_option_optional;
 
 /* What the library wants to hear. */

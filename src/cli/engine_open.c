@@ -24,6 +24,8 @@ static void warn_of_idle_options(const struct engine_args *a) {
                                            : NULL;
     warn_if(a->disk_offload_bytes && !a->disk_offload_dir, "--disk-offload-bytes",
             "without --disk-offload-dir");
+    warn_if((a->device_library || a->device_modules) && a->device == ENGINE_DEVICE_CPU,
+            a->device_library ? "--device-library" : "--device-modules", "with --device cpu");
     warn_if(a->expert_cache_bytes && a->compute == ENGINE_COMPUTE_NULL, "--expert-cache-bytes",
             "with --compute null");
     warn_if(strcmp(a->tuning, "auto") && strcmp(a->tuning, "none") &&
@@ -45,13 +47,15 @@ static void warn_of_idle_options(const struct engine_args *a) {
 weir_options engine_args_options(const struct engine_args *a) {
     static const enum weir_compute compute[] = {WEIR_COMPUTE_EXACT, WEIR_COMPUTE_FAST,
                                                 WEIR_COMPUTE_NULL};
-    static const enum weir_kv_dtype kv[] = {WEIR_KV_F32, WEIR_KV_BF16, WEIR_KV_FP8};
     weir_options o = weir_options_default();
     warn_of_idle_options(a);
     o.compute = compute[a->compute];
     o.activation_dtype = (enum weir_activation_dtype)a->activation_dtype; /* in the same order */
     o.dense_dtype = (enum weir_dense_dtype)a->dense_dtype;
-    o.kv_dtype = kv[a->kv_dtype];
+    o.kv_dtype = (enum weir_kv_dtype)a->kv_dtype;
+    o.device = (enum weir_device)a->device;
+    o.device_library = a->device_library;
+    o.device_modules = a->device_modules;
     o.policy = a->policy == 1 ? WEIR_PRIORITY : WEIR_FCFS;
     if (a->threads)
         o.threads = a->threads;

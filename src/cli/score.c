@@ -631,7 +631,8 @@ weir_status score_run(const struct score_settings *s, const struct vectors *v, c
                                    .rows = s->rows,
                                    .logits = s->rows,
                                    .kv_dtype = s->kv_dtype,
-                                   .tuning = s->fast ? s->tuning : NULL};
+                                   .tuning = s->fast ? s->tuning : NULL,
+                                   .device = s->fast ? s->device : NULL};
         status = runner_open(s->model, s->weights, &o, &w.runner, err);
     }
     if (!status)

@@ -12,7 +12,8 @@ struct score_settings {
     bool fast; /* compare the fast column with the exact one, else the exact one with the files */
     uint32_t threads, rows; /* rows: largest step */
     enum dtype kv_dtype;
-    struct tuning *tuning; /* of the fast run; NULL: none */
+    struct gpu_device *device; /* of the fast run with column_gpu; NULL: this machine */
+    struct tuning *tuning;     /* of the fast run; NULL: none */
 };
 
 /* One comparison: the largest error found beside its bound. */

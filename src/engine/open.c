@@ -3,6 +3,7 @@
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/options.h"
+#include "load/modules.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@ struct loaded {
     struct cache_store store;
     bool has_store, uses_tiers;
     struct place *place;
+    struct gpu_device *device; /* NULL: this machine computes */
     struct record_shape shape;
     struct cache_key fingerprint;
     const weir_options *options; /* of weir_open, while it runs */
@@ -33,11 +35,20 @@ static void loaded_close(void *arg) {
     if (l->weights)
         weights_close(l->weights);
     place_close(l->place);
+    gpu_device_close(l->device);
     free(l);
 }
 
-static enum dtype kv_format(enum weir_kv_dtype d) {
-    switch (d) {
+/* The format of history: what was asked for, or what the column likes best. */
+static enum weir_kv_dtype kv_choice(const weir_options *o) {
+    if (o->kv_dtype != WEIR_KV_AUTO)
+        return o->kv_dtype;
+    return o->device == WEIR_DEVICE_CPU ? WEIR_KV_F32 : WEIR_KV_BF16;
+}
+
+static enum dtype kv_format(const weir_options *o) {
+    switch (kv_choice(o)) {
+    case WEIR_KV_AUTO:
     case WEIR_KV_F32: return DTYPE_F32;
     case WEIR_KV_BF16: return DTYPE_BF16;
     case WEIR_KV_FP8: return DTYPE_FP8;
@@ -81,9 +92,36 @@ static weir_status check_enums(const weir_options *o, weir_error *err) {
     if (o->kv_dtype > WEIR_KV_FP8)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_dtype", "is %d, not one of the formats",
                          (int)o->kv_dtype);
+    if (o->device > WEIR_DEVICE_HIP)
+        return weir_fail(err, WEIR_BAD_VALUE, "device", "is %d, not one of the devices",
+                         (int)o->device);
     if (o->policy > WEIR_PRIORITY)
         return weir_fail(err, WEIR_BAD_VALUE, "policy", "is %d, not one of the policies",
                          (int)o->policy);
+    return WEIR_OK;
+}
+
+/* What a device does not do. */
+static weir_status check_device(const weir_options *o, weir_error *err) {
+    const struct {
+        bool asked;
+        const char *option, *why;
+    } table[] = {
+        {o->compute == WEIR_COMPUTE_EXACT, "compute",
+         "the exact column runs on the CPU alone; a device is a fast one"},
+        {o->compute == WEIR_COMPUTE_NULL, "compute", "null computes nothing on a device either"},
+        {o->activation_dtype == WEIR_ACTIVATION_F32 || o->activation_dtype == WEIR_ACTIVATION_INT8,
+         "activation_dtype", "activations on a device are bf16"},
+        {o->dense_dtype != WEIR_DENSE_BF16, "dense_dtype", "a device takes dense weights as bf16"},
+        {kv_choice(o) != WEIR_KV_BF16, "kv_dtype", "history on a device is bf16"},
+        {o->expert_cache_bytes > 0, "expert_cache_bytes", "a device holds all experts"},
+        {o->cpu_offload_bytes > 0, "cpu_offload_bytes", "a device has no tiers below its memory"},
+        {o->disk_offload_dir != NULL, "disk_offload_dir", "a device has no tiers below its memory"},
+        {o->remote_store != NULL, "remote_store", "a device has no tiers below its memory"},
+    };
+    for (size_t i = 0; o->device != WEIR_DEVICE_CPU && i < sizeof table / sizeof *table; i++)
+        if (table[i].asked)
+            return weir_fail(err, WEIR_UNSUPPORTED, table[i].option, "%s", table[i].why);
     return WEIR_OK;
 }
 
@@ -104,8 +142,9 @@ static weir_status fingerprint(const char *dir, const weir_options *o, struct lo
                          'e',
                          'i',
                          'r',
-                         '2',
-                         (char)o->kv_dtype,
+                         '3',
+                         (char)kv_choice(o),
+                         (char)o->device,
                          (char)o->compute,
                          (char)activation_of(o->activation_dtype),
                          (char)o->dense_dtype};
@@ -182,20 +221,57 @@ static void place_memory(struct loaded *l, uint32_t threads) {
              spread ? "spread over them" : "not spread: the system refused");
 }
 
-/* Weights, pools and program of a column that computes. */
+/* The weights, mapped; experts may stay in their files. */
+static weir_status open_weights(const char *dir, const weir_options *o, struct loaded *l,
+                                const struct column *column, uint32_t threads, weir_error *err) {
+    const struct expert_setup experts = {.bytes = o->expert_cache_bytes,
+                                         .members = threads,
+                                         .guess = true,
+                                         .column = column,
+                                         .dense = dense_form(o->dense_dtype)};
+    return weights_open_reading(dir, &l->model, o->expert_cache_bytes ? &experts : NULL,
+                                &l->weights, err);
+}
+
+/* Bytes for pools beside the weights; what steps need comes out of what a plan leaves. */
+static uint64_t device_room(const struct loaded *l) {
+    uint64_t all = gpu_device_facts(l->device)->memory_bytes, weights = weights_bytes(l->weights);
+    return all > weights ? all - weights : 0;
+}
+
+/* Weights, pools and program on a device. */
+static weir_status open_on_device(struct loaded *l, const weir_options *o,
+                                  const struct engine_sizes *s, struct step_limits limits,
+                                  struct executor **out, weir_error *err) {
+    const struct model *m = &l->model;
+    enum dtype format = kv_format(o);
+    weir_status st = cache_store_open_device(
+        &l->store, l->device, s->pages, program_kv_page_bytes(m, format), m->kv_lora + m->rope_dim,
+        format, s->slots, program_state_slot_floats(m), program_state_layer_floats(m), err);
+    if (st)
+        return st;
+    l->has_store = true;
+    struct step_program *program;
+    st = program_build(m, l->weights, &column_gpu, &l->store.kv, &l->store.state, limits,
+                       s->threads, &program, err);
+    if (st)
+        return st;
+    st = program_to_device(program, l->device, err);
+    if (st) {
+        program_free(program);
+        return st;
+    }
+    return executor_open_program(program, s->threads, NULL, limits, out, err);
+}
+
+/* Weights, pools and program of a column that computes here. */
 static weir_status open_computing(const char *dir, const weir_options *o, struct loaded *l,
                                   const struct column *column, const struct engine_sizes *s,
                                   struct step_limits limits, struct executor **out,
                                   weir_error *err) {
     const struct model *m = &l->model;
-    enum dtype format = kv_format(o->kv_dtype);
-    const struct expert_setup experts = {.bytes = o->expert_cache_bytes,
-                                         .members = s->threads,
-                                         .guess = true,
-                                         .column = column,
-                                         .dense = dense_form(o->dense_dtype)};
-    weir_status st =
-        weights_open_reading(dir, m, o->expert_cache_bytes ? &experts : NULL, &l->weights, err);
+    enum dtype format = kv_format(o);
+    weir_status st = open_weights(dir, o, l, column, s->threads, err);
     if (st)
         return st;
     st = cache_store_open(&l->store, s->pages, program_kv_page_bytes(m, format),
@@ -255,7 +331,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     weir_status st = model_open(dir, m, err);
     if (st)
         return st;
-    enum dtype format = kv_format(o->kv_dtype);
+    enum dtype format = kv_format(o);
     struct unit_sizes unit = {
         .page_bytes = program_kv_page_bytes(m, format),
         .slot_bytes = program_state_slot_floats(m) * sizeof(float),
@@ -266,7 +342,17 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     st = checkpoint_policy_parse(o->checkpoint_policy, &policy, err);
     if (st)
         return st;
-    st = engine_sizes_plan(o, &unit, memory_limit(), &s, err);
+    uint64_t memory = memory_limit();
+    if (o->device != WEIR_DEVICE_CPU) {
+        st = modules_open(o->device == WEIR_DEVICE_CUDA ? GPU_CUDA : GPU_HIP, o->device_library,
+                          o->device_modules, &l->device, err);
+        if (!st)
+            st = open_weights(dir, o, l, &column_gpu, 1, err);
+        if (st)
+            return st;
+        memory = device_room(l);
+    }
+    st = engine_sizes_plan(o, &unit, memory, &s, err);
     if (st)
         return st;
 
@@ -300,12 +386,15 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     };
     const struct column *column = NULL;
     switch (o->compute) {
-    case WEIR_COMPUTE_FAST: column = column_fast(activation_of(o->activation_dtype)); break;
+    case WEIR_COMPUTE_FAST:
+        column = l->device ? &column_gpu : column_fast(activation_of(o->activation_dtype));
+        break;
     case WEIR_COMPUTE_EXACT: column = &column_ref; break;
     case WEIR_COMPUTE_NULL: break;
     }
-    st = column ? open_computing(dir, o, l, column, &s, limits, &setup.executor, err)
-                : executor_open_null(m->vocab, limits, &setup.executor, err);
+    st = l->device ? open_on_device(l, o, &s, limits, &setup.executor, err)
+         : column  ? open_computing(dir, o, l, column, &s, limits, &setup.executor, err)
+                   : executor_open_null(m->vocab, limits, &setup.executor, err);
     if (!st)
         st = fingerprint(dir, o, l, err);
     if (st) {
@@ -327,6 +416,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     setup.info = (weir_info){
         .family = model_family_name(m->family),
         .column = column ? column->name : "null",
+        .kv_dtype = kv_choice(o),
         .vocab_size = m->vocab,
         .max_model_len = s.max_model_len,
         .max_num_seqs = s.max_num_seqs,
@@ -350,6 +440,8 @@ weir_status weir_open(const char *dir, const weir_options *options, weir_engine 
                       weir_error *err) {
     *out = NULL;
     weir_status st = check_enums(options, err);
+    if (!st)
+        st = check_device(options, err);
     if (st)
         return st;
     struct loaded *l = calloc(1, sizeof *l);

@@ -27,7 +27,6 @@ enum {
 weir_options weir_options_default(void) {
     return (weir_options){
         .compute = WEIR_COMPUTE_FAST,
-        .kv_dtype = WEIR_KV_F32,
         .policy = WEIR_FCFS,
         .async_scheduling = true,
         .prefix_caching = true,

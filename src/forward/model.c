@@ -3,6 +3,7 @@
  * called by all members and ends at a barrier; nothing between two barriers may read what another
  * operation of the same step is still writing. */
 #include "forward/builder.h"
+#include "forward/device.h"
 #include "ops/kv.h"
 
 #include <string.h>
@@ -30,6 +31,7 @@ struct step_program {
     /* of the run in progress */
     struct team *team;
     const struct batch *batch;
+    struct device_program *device; /* NULL: this machine computes */
 };
 
 /* The layers, from the embedding to the logits. */
@@ -102,6 +104,8 @@ static void build_all(struct builder *b) {
 /* What the column must offer for this list. */
 static weir_status check_column(const struct step_program *p, weir_error *err) {
     const struct column *c = p->column;
+    if (c->device) /* found out by program_to_device, which knows the shapes that kernels take */
+        return WEIR_OK;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         bool there = false;
         switch (p->op[i].kind) {
@@ -217,6 +221,7 @@ weir_status program_build(const struct model *m, const struct weights *w,
 void program_free(struct step_program *p) {
     if (!p)
         return;
+    device_program_close(p->device);
     free(p->scratch);
     arena_close(&p->arena);
     free(p);
@@ -264,11 +269,48 @@ static void run_member(void *arg, uint32_t member) {
         p->watch(p->watch_arg, p->n_ops);
 }
 
+weir_status program_to_device(struct step_program *p, struct gpu_device *d, weir_error *err) {
+    WEIR_ASSERT(p->column->device && !p->device);
+    const struct device_setup setup = {
+        .device = d,
+        .ops = p->op,
+        .n_ops = p->n_ops,
+        .buffers = p->arena.base,
+        .buffers_bytes = p->arena.size,
+        .limits = p->limits,
+    };
+    return device_program_open(&setup, &p->device, err);
+}
+
+static void draw_member(void *arg, uint32_t member) {
+    struct step_program *p = arg;
+    const struct op *sample = &p->op[p->n_ops - 1];
+    struct work w = {.index = member,
+                     .count = team_present(p->team),
+                     .team = p->team,
+                     .scratch = p->scratch + member * p->scratch_bytes};
+    WEIR_ASSERT(sample->kind == OP_SAMPLE);
+    column_run(p->column, sample, p->batch, p->batch->ids, w);
+    team_barrier(p->team, member);
+}
+
+/* The device does everything but the drawing. */
+static void run_on_device(struct step_program *p) {
+    p->failed = device_program_run(p->device, p->batch, p->logits, &p->failure) != WEIR_OK;
+    if (!p->failed && p->batch->n_logits)
+        team_run_present(p->team, draw_member, p);
+}
+
 void program_run(struct step_program *p, struct team *team, const struct batch *b) {
     WEIR_ASSERT(team_threads(team) == p->threads && b->n_rows <= p->limits.rows &&
                 b->n_logits <= p->limits.logits);
     p->team = team;
     p->batch = b;
+    if (p->column->device) {
+        WEIR_ASSERT(p->device);
+        run_on_device(p);
+        return;
+    }
     if (p->source) /* it counts the members that come and go */
         team_run(team, run_member, p);
     else

@@ -28,13 +28,19 @@ weir_status program_build(const struct model *m, const struct weights *w,
                           uint32_t threads, struct step_program **out, weir_error *err);
 void program_free(struct step_program *p);
 
+/* Moves a program that was built for column_gpu to a device, which must outlive it: from then on
+ * it runs there, and what it draws from is brought back. The pools are the device's. What
+ * device_program_open says. */
+struct gpu_device;
+weir_status program_to_device(struct step_program *p, struct gpu_device *d, weir_error *err);
+
 /* Runs one batch on the team (as many members as the program was built for). Afterwards the logits
  * are in program_logits and draws in program_results. The batch must be within the limits, and its
  * ids real ones: references to the step before are the executor's to resolve. */
 void program_run(struct step_program *p, struct team *team, const struct batch *b);
 
 /* WEIR_OK, or why the last run's results are worth nothing: an expert could not be read
- * (WEIR_BAD_FILE, with file and tensor). The next run is as good as any. */
+ * (WEIR_BAD_FILE, with file and tensor), or the device failed. The next run is as good as any. */
 weir_status program_failure(const struct step_program *p, weir_error *err);
 /* The drawn or scored tokens of the last run, [n_logits]. */
 const struct sample_result *program_results(const struct step_program *p);

@@ -3,12 +3,15 @@
 
 #include "base/arena.h"
 #include "base/plural.h"
+#include "ops/gpu/driver.h"
 
 struct runner {
     struct model m;
     struct arena arena;
     struct kv_pool kv;
     struct state_pool state;
+    struct gpu_device *device; /* NULL: the pools are in `arena` */
+    uint64_t device_pools[2];
     struct step_program *program;
     struct team *team;
     uint32_t sequences, positions, rows, max_logits;
@@ -22,6 +25,16 @@ struct runner {
     weir_error failure;
 };
 
+static weir_status take_device_pools(struct runner *r, size_t kv_bytes, size_t state_bytes,
+                                     weir_error *err) {
+    weir_status st = gpu_memory_take(r->device, kv_bytes ? kv_bytes : 1, &r->device_pools[0], err);
+    if (!st)
+        st = gpu_memory_take(r->device, state_bytes ? state_bytes : 1, &r->device_pools[1], err);
+    r->kv.data = (unsigned char *)(uintptr_t)r->device_pools[0];
+    r->state.data = (float *)(uintptr_t)r->device_pools[1];
+    return st;
+}
+
 static weir_status take_pools(struct runner *r, const struct runner_options *o, weir_error *err) {
     r->pages_each = (o->positions + PAGE_TOKENS - 1) / PAGE_TOKENS;
     size_t page_bytes = program_kv_page_bytes(&r->m, o->kv_dtype);
@@ -33,8 +46,8 @@ static weir_status take_pools(struct runner *r, const struct runner_options *o, 
                    arena_piece(n_pages * sizeof(int32_t)) + arena_piece(o->rows * sizeof(int32_t)) +
                    arena_piece(o->sequences * sizeof(struct batch_seq)) +
                    arena_piece(o->logits * sizeof(struct batch_logits));
-    size_t total;
-    if (__builtin_add_overflow(kv_bytes, state_bytes, &total) ||
+    size_t total, here = o->device ? 0 : kv_bytes, here_too = o->device ? 0 : state_bytes;
+    if (__builtin_add_overflow(here, here_too, &total) ||
         __builtin_add_overflow(total, small + 256, &total) || arena_open(&r->arena, total) != 0)
         return weir_fail(err, WEIR_NO_MEMORY, "runner",
                          "no memory for %u sequences of %u positions", o->sequences, o->positions);
@@ -43,16 +56,16 @@ static weir_status take_pools(struct runner *r, const struct runner_options *o, 
     r->ids = arena_take(&r->arena, o->rows * sizeof *r->ids);
     r->seqs = arena_take(&r->arena, o->sequences * sizeof *r->seqs);
     r->logits = arena_take(&r->arena, o->logits * sizeof *r->logits);
-    r->kv = (struct kv_pool){.data = arena_take(&r->arena, kv_bytes),
+    r->kv = (struct kv_pool){.data = o->device ? NULL : arena_take(&r->arena, kv_bytes),
                              .dtype = o->kv_dtype,
                              .page_bytes = page_bytes,
                              .width = r->m.kv_lora + r->m.rope_dim};
-    r->state = (struct state_pool){.data = arena_take(&r->arena, state_bytes),
+    r->state = (struct state_pool){.data = o->device ? NULL : arena_take(&r->arena, state_bytes),
                                    .slot_floats = slot_floats,
                                    .layer_floats = program_state_layer_floats(&r->m)};
     for (size_t i = 0; i < n_pages; i++)
         r->pages[i] = (int32_t)i;
-    return WEIR_OK;
+    return o->device ? take_device_pools(r, kv_bytes, state_bytes, err) : WEIR_OK;
 }
 
 weir_status runner_open(const struct model *m, const struct weights *w,
@@ -66,11 +79,14 @@ weir_status runner_open(const struct model *m, const struct weights *w,
     r->positions = o->positions;
     r->rows = o->rows;
     r->max_logits = o->logits;
+    r->device = o->device;
     weir_status s = take_pools(r, o, err);
     if (!s)
         s = program_build(&r->m, w, o->column, &r->kv, &r->state,
                           (struct step_limits){o->rows, o->logits, o->positions}, o->threads,
                           &r->program, err);
+    if (!s && o->device)
+        s = program_to_device(r->program, o->device, err);
     if (!s && o->tuning)
         s = program_tune(r->program, o->tuning, err);
     if (!s && !(r->team = team_open(o->threads)))
@@ -89,6 +105,8 @@ void runner_close(struct runner *r) {
         return;
     team_close(r->team);
     program_free(r->program);
+    for (int i = 0; i < 2 && r->device; i++)
+        gpu_memory_free(r->device, r->device_pools[i]);
     arena_close(&r->arena);
     free(r);
 }

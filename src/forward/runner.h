@@ -15,6 +15,7 @@ struct runner_options {
     uint32_t rows, logits;         /* largest step */
     enum dtype kv_dtype;           /* DTYPE_F32, DTYPE_BF16 or DTYPE_FP8 */
     struct tuning *tuning;         /* NULL: all operations by default */
+    struct gpu_device *device;     /* for column_gpu; outlives the runner */
 };
 
 weir_status runner_open(const struct model *m, const struct weights *w,
@@ -41,7 +42,7 @@ void runner_reset(struct runner *r, uint32_t sequence);
 uint32_t runner_length(const struct runner *r, uint32_t sequence);
 
 /* The recurrent state [heads][dim][dim] and the window [3][taps-1][heads*dim] of one KDA layer
- * (counted among KDA layers). */
+ * (counted among KDA layers). Not on a device. */
 const float *runner_state(const struct runner *r, uint32_t sequence, uint32_t kda_layer);
 const float *runner_window(const struct runner *r, uint32_t sequence, uint32_t kda_layer);
 struct step_program *runner_program(struct runner *r);

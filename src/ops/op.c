@@ -151,6 +151,11 @@ void op_signature(const struct op *op, char out[OP_SIGNATURE]) {
     case OP_KDA_PREFILL:
         add(&t, "%u heads of %u, %u taps", op->u.kda.heads, op->u.kda.dim, op->u.kda.taps);
         return;
+    case OP_MLA_WRITE: {
+        const struct op_mla_write *a = &op->u.mla_write;
+        add(&t, "latent %u of %u %s", a->kv_lora, a->pool->width, pool_format(a->pool));
+        return;
+    }
     case OP_MLA_DECODE:
     case OP_MLA_PREFILL: {
         const struct op_mla *a = &op->u.mla;
@@ -169,7 +174,6 @@ void op_signature(const struct op *op, char out[OP_SIGNATURE]) {
     case OP_MIX_NORM:
     case OP_GLU:
     case OP_NORM:
-    case OP_MLA_WRITE:
     case OP_ROUTE:
     case OP_SAMPLE:
     case OP_COUNT: return; /* no column has variants of these */

@@ -469,6 +469,7 @@ struct column {
     bool chunked;      /* prefill as KDA chunks and expanded MLA; false: recurrence and absorbed
                           attention for every row */
     bool round_prefix; /* the explicit BF16 rounding of the residual prefix */
+    bool device;       /* a GPU runs all operations but `sample`: forward/device.h */
     void (*embed)(const struct op_embed *, const struct batch *, const int32_t *ids, struct work);
     void (*mix_norm)(const struct op_mix_norm *, const struct batch *, struct work);
     void (*linear)(const struct op_linear *, const struct batch *, struct work);
@@ -507,6 +508,9 @@ static inline struct span batch_class(const struct batch *b, enum seq_class whic
 
 /* Plain C, one order of every sum whatever threads, batch or chunking: the truth. */
 extern const struct column column_ref;
+/* What a GPU computes: BF16 operands, sums, norms and states f32. Programs built for it run once
+ * they have been moved to a device (program_to_device). */
+extern const struct column column_gpu;
 /* The fastest column this processor runs with these activations. */
 const struct column *column_fast(enum activation activation);
 /* How often column_run is to be called for this operation, with a barrier behind each call. */

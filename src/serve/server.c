@@ -182,12 +182,11 @@ static bool start_metrics(struct server *s) {
     static const char *const formats[] = {
         [WEIR_KV_F32] = "f32", [WEIR_KV_BF16] = "bf16", [WEIR_KV_FP8] = "fp8"};
     char settings[256];
-    const struct serve_config *config = s->config;
     snprintf(settings, sizeof settings,
              "block_size=\"%u\",num_gpu_blocks=\"%u\",num_state_slots=\"%u\","
              "cache_dtype=\"%s\",max_model_len=\"%u\",max_num_seqs=\"%u\"",
-             s->info.page_tokens, s->info.kv_pages, s->info.state_slots,
-             formats[config->engine.kv_dtype], s->info.max_model_len, s->info.max_num_seqs);
+             s->info.page_tokens, s->info.kv_pages, s->info.state_slots, formats[s->info.kv_dtype],
+             s->info.max_model_len, s->info.max_num_seqs);
     return metrics_model(s->metrics, s->names[0], &s->info, settings);
 }
 

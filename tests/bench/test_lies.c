@@ -197,7 +197,7 @@ static void a_context_that_no_call_fits_into_is_refused(void **state) {
     assert_non_null(strstr(err.message, "no call of the trace fits into 134 tokens"));
     run_free(&run);
     rig.options.max_context = 135; /* the first fits */
-    rig.options.lanes.duration = 100000000;
+    rig.options.lanes.duration = 500000000;
     rig_run(&rig);
     assert_true(rig.summary.kept > 0 && rig.summary.skipped > 0);
     rig_free(&rig);

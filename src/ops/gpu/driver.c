@@ -226,15 +226,22 @@ static weir_status learn_facts(struct gpu_device *d, weir_error *err) {
     return check(d, code, "properties of the device", err);
 }
 
-static weir_status enter(struct gpu_device *d, weir_error *err) {
-    int code;
-    if (d->vendor == GPU_CUDA) {
+weir_status gpu_device_enter(struct gpu_device *d, weir_error *err) {
+    int code =
+        d->vendor == GPU_CUDA ? d->api.context_set(d->context) : d->api.device_set(d->device);
+    return check(d, code, "cannot be entered", err);
+}
+
+static weir_status begin(struct gpu_device *d, weir_error *err) {
+    int code = 0;
+    if (d->vendor == GPU_CUDA)
         code = d->api.context_retain(&d->context, d->device);
-        code = code ? code : d->api.context_set(d->context);
-    } else {
-        code = d->api.device_set(d->device);
-    }
-    code = code ? code : d->api.stream_make(&d->stream, STREAM_NON_BLOCKING);
+    if (code)
+        return fail(d, code, "cannot begin", err);
+    weir_status st = gpu_device_enter(d, err);
+    if (st)
+        return st;
+    code = d->api.stream_make(&d->stream, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_MARKS; i++)
         code = code ? code : d->api.event_make(&d->mark[i], 0);
     return check(d, code, "cannot begin", err);
@@ -251,7 +258,7 @@ weir_status gpu_device_open(enum gpu_vendor vendor, uint32_t index, const char *
     s = s ? s : find_functions(d, err);
     s = s ? s : choose_device(d, index, err);
     s = s ? s : learn_facts(d, err);
-    s = s ? s : enter(d, err);
+    s = s ? s : begin(d, err);
     if (s) {
         gpu_device_close(d);
         return s;

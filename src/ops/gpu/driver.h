@@ -4,8 +4,8 @@
  *
  * A device has one stream: what is asked for happens in order, and copies, fills and launches
  * return before it has happened. Functions that return a status leave *err alone on success; faults
- * of a kernel come up in whatever is called next. Only the thread that opened a device may use it:
- * drivers keep for each thread which device is meant. */
+ * of a kernel come up in whatever is called next. One thread at a time uses a device, and one that
+ * has not opened it enters it first: drivers keep for each thread which device is meant. */
 #ifndef WEIR_OPS_GPU_DRIVER_H
 #define WEIR_OPS_GPU_DRIVER_H
 
@@ -36,6 +36,8 @@ struct gpu_device;
 weir_status gpu_device_open(enum gpu_vendor vendor, uint32_t index, const char *library,
                             struct gpu_device **out, weir_error *err);
 void gpu_device_close(struct gpu_device *d);
+/* This thread uses the device from here on. */
+weir_status gpu_device_enter(struct gpu_device *d, weir_error *err);
 const struct gpu_facts *gpu_device_facts(const struct gpu_device *d);
 
 /* Modules hold kernels: a cubin or hsaco. Those of a device live as long as it does.

@@ -166,28 +166,49 @@ struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t r
                                        struct gpu_shape shape) {
     const uint32_t tiles = divide_up(a->heads, GPU_MLA_HEADS);
     if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8 ||
-        !a->share || a->share % 64 || a->shares > GPU_SHARES_MOST ||
-        (uint64_t)tiles * rows > BLOCKS_Y_MOST)
+        !a->shares || a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){GPU_weir_mla_split, a->shares, tiles * rows, 256,
                                shape.wave == 32 ? sizeof(struct gpu_mla_shared_32)
                                                 : sizeof(struct gpu_mla_shared_64)};
 }
 
-/* As many shares as keep every multiprocessor busy once, of whole pages. */
-uint32_t gpu_mla_share(uint32_t rows, uint32_t heads, uint32_t positions, struct gpu_shape shape) {
-    const uint32_t tiles = divide_up(heads, GPU_MLA_HEADS);
-    uint64_t blocks = (uint64_t)rows * tiles;
+/* As many as keep every multiprocessor busy once. */
+uint32_t gpu_mla_shares(uint32_t rows, uint32_t heads, struct gpu_shape shape) {
+    uint64_t blocks = (uint64_t)rows * divide_up(heads, GPU_MLA_HEADS);
     uint32_t shares = blocks ? (uint32_t)(shape.multiprocessors / blocks) : 1;
-    shares = shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
+    return shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
+}
+
+/* Whole pages. */
+uint32_t gpu_mla_share(uint32_t shares, uint32_t positions) {
     uint32_t pages = divide_up(divide_up(positions, 64), shares);
     return (pages ? pages : 1) * 64;
 }
 
 struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows) {
-    if (a->latent > GPU_LATENT_MOST || a->latent % 4 || !a->share || a->shares > GPU_SHARES_MOST ||
+    if (a->latent > GPU_LATENT_MOST || a->latent % 4 || !a->shares || a->shares > GPU_SHARES_MOST ||
         rows > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){GPU_weir_mla_merge, a->heads, rows, 512,
                                sizeof(struct gpu_mla_merge_shared)};
+}
+
+struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows) {
+    if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8)
+        return none;
+    return (struct gpu_launch){GPU_weir_mla_write, rows, 1, 64, sizeof(struct gpu_norm_shared)};
+}
+
+struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows) {
+    if (a->cols % 8)
+        return none;
+    return (struct gpu_launch){GPU_weir_embed, rows, 1, 256, 0};
+}
+
+struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows) {
+    enum { THREADS = 256 };
+    if (rows > BLOCKS_Y_MOST)
+        return none;
+    return (struct gpu_launch){GPU_weir_glu, divide_up(a->cols, THREADS * 8), rows, THREADS, 0};
 }

@@ -29,7 +29,10 @@
     X(weir_mla_split, gpu_mla_split, mla)                                                          \
     X(weir_mla_merge, gpu_mla_merge, mla)                                                          \
     X(weir_gemm_256, gpu_linear, gemm)                                                             \
-    X(weir_gemm_128, gpu_linear, gemm)
+    X(weir_gemm_128, gpu_linear, gemm)                                                             \
+    X(weir_mla_write, gpu_mla_write, mla_write)                                                    \
+    X(weir_embed, gpu_embed, elements)                                                             \
+    X(weir_glu, gpu_glu, elements)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -61,8 +64,14 @@ struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
 
-/* Positions of a share, for batches of so many rows whose longest has `positions`. */
-uint32_t gpu_mla_share(uint32_t rows, uint32_t heads, uint32_t positions, struct gpu_shape shape);
+struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);
+struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows);
+struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows);
+
+/* Shares that the positions of each sequence are divided into, for launches of so many rows. */
+uint32_t gpu_mla_shares(uint32_t rows, uint32_t heads, struct gpu_shape shape);
+/* Positions of a share of a sequence that has `positions`. */
+uint32_t gpu_mla_share(uint32_t shares, uint32_t positions);
 struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
                                        struct gpu_shape shape);
 struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows);

@@ -22,6 +22,23 @@ enum {
     GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
 };
 
+/* out[r] = w[ids[r]], rows of cols BF16, a multiple of 8; ids[r] < 0: zeros. A block a row. */
+struct gpu_embed {
+    const uint16_t *w;
+    uint16_t *out;
+    const int32_t *ids;
+    uint32_t cols, stride;
+};
+
+/* y = act(gate) * up (struct glu, ops.h), BF16; y may be gate. A block a row and 2048 columns. */
+struct gpu_glu {
+    const uint16_t *gate, *up;
+    uint16_t *y;
+    uint32_t cols, gate_stride, up_stride, y_stride;
+    uint32_t situ;
+    float beta, linear_beta;
+};
+
 /* y = x * rsqrt(mean x^2 + eps) * norm, rows of f32 to rows of BF16. A block a row. */
 struct gpu_norm {
     const float *x;
@@ -83,7 +100,8 @@ struct gpu_kda_seq {
  * S [heads][value][key] f32, then the window [q, k, v][taps - 1, oldest first][heads * dim] BF16.
  * A block a head and sequence. */
 struct gpu_kda_step {
-    const uint16_t *q, *k, *v, *go, *b;    /* rows `stride` apart */
+    const uint16_t *q, *k, *v, *go;        /* rows `stride` apart */
+    const uint16_t *b;                     /* rows b_stride apart */
     const uint16_t *z;                     /* rows z_stride apart */
     uint16_t *out;                         /* rows out_stride apart */
     const float *q_taps, *k_taps, *v_taps; /* [heads * dim, taps] */
@@ -92,7 +110,7 @@ struct gpu_kda_step {
     uint64_t slot_floats;
     const struct gpu_kda_seq *seqs;
     uint32_t heads, taps;
-    uint32_t stride, z_stride, out_stride;
+    uint32_t stride, b_stride, z_stride, out_stride;
     float lower_bound, eps;
 };
 
@@ -106,15 +124,33 @@ struct gpu_route {
     float scale;
 };
 
+/* struct op_mla_write (ops.h), BF16 history. Record `position` of page `page` of this layer is
+ * written from row i for place i; page < 0: none. A block a row. */
+struct gpu_mla_place {
+    int32_t page;
+    uint32_t position; /* in the page */
+};
+struct gpu_mla_write {
+    const float *kv;
+    const float *norm;
+    uint8_t *pool; /* of this layer */
+    const struct gpu_mla_place *places;
+    uint64_t page_bytes;
+    uint32_t kv_stride, latent, extra;
+    float eps;
+};
+
 /* Latent attention of single tokens in the absorbed form, over a share of the positions: 16 heads
  * of one row a block. qa: queries in latent space, head h from h * latent on; q: the queries they
  * were made from, of which `extra` values behind `nope` ones are taken raw. Position t of a
  * sequence is record t % 64 of page pages[first_page + t / 64]: latent + extra BF16 values, a
- * multiple of 8. Share s is of positions from s * share on; its sum, divided by that of its
- * weights, goes to `part`, and the base-2 logarithm of that sum to `lse`, both
- * [rows][heads][shares]. */
+ * multiple of 8. Share s of a sequence is of positions from s * its `share` on; its sum, divided by
+ * that of its weights, goes to `part`, and the base-2 logarithm of that sum to `lse`, both
+ * [rows][heads][shares]. How many shares there may be is the launch's, how long they are the
+ * sequence's: so one graph serves sequences of any length. */
 struct gpu_mla_seq {
-    uint32_t row, positions, first_page;
+    uint32_t row, positions, first_page; /* positions 0: no sequence, zeros come out */
+    uint32_t share;                      /* positions, a multiple of 64 */
 };
 struct gpu_mla_split {
     const uint16_t *qa, *q;
@@ -125,7 +161,7 @@ struct gpu_mla_split {
     uint64_t page_bytes;
     uint32_t heads, latent, extra, nope;
     uint32_t qa_stride, q_stride, q_step; /* q_step: from head to head */
-    uint32_t shares, share;               /* share: positions, a multiple of 64 */
+    uint32_t shares;
     float scale;
 };
 /* Puts the shares together: out [rows][heads * latent] BF16. A block a head and row. */
@@ -133,7 +169,7 @@ struct gpu_mla_merge {
     const float *part, *lse;
     const struct gpu_mla_seq *seqs;
     uint16_t *out;
-    uint32_t heads, latent, out_stride, shares, share;
+    uint32_t heads, latent, out_stride, shares;
 };
 
 /* One half of struct op_experts (ops.h), MXFP4 weights as stored: of expert e, codes [rows, cols/2]

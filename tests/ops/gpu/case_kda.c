@@ -169,6 +169,7 @@ static void make_kda(struct gpu_case *c, const uint32_t *p, struct gpu_shape sha
                                                .heads = heads,
                                                .taps = taps,
                                                .stride = q.stride,
+                                               .b_stride = q.stride,
                                                .z_stride = z.stride,
                                                .out_stride = o->out.stride,
                                                .lower_bound = op.lower_bound,

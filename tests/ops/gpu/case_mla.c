@@ -72,7 +72,7 @@ static double worst_split(const struct gpu_case *c) {
 static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
     uint32_t rows = p[0], heads = p[1], latent = p[2], extra = p[3], nope = p[4];
     uint32_t width = latent + extra, q_step = nope + extra;
-    uint32_t share = p[6] ? p[6] : gpu_mla_share(rows, heads, p[5], shape);
+    uint32_t share = p[6] ? p[6] : gpu_mla_share(gpu_mla_shares(rows, heads, shape), p[5]);
     uint32_t shares = (p[5] + share - 1) / share, pages = (p[5] + 63) / 64;
     struct own *o = case_host(c, sizeof *o);
     *o =
@@ -92,7 +92,7 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
     double positions = 0;
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t row = rows - 1 - i, n = p[7] || p[5] <= i * 13 ? p[5] : p[5] - i * 13;
-        seqs[i] = (struct gpu_mla_seq){row, n, i * pages};
+        seqs[i] = (struct gpu_mla_seq){row, n, i * pages, share};
         positions += n;
         for (uint32_t k = 0; k < pages; k++) /* pages lie in falling order, sequences mixed */
             table[i * pages + k] = (int32_t)((pages - 1 - k) * rows + i);
@@ -133,7 +133,6 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
                                                  .q_stride = q.stride,
                                                  .q_step = q_step,
                                                  .shares = shares,
-                                                 .share = share,
                                                  .scale = (float)scale};
     c->launch = gpu_launch_mla_split(&c->record.mla_split, rows, shape);
     c->traffic = positions * width * 2;
@@ -169,7 +168,7 @@ static void make_merge(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
     o->rows = case_blank(c, rows, heads * latent, true);
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t used = shares > i ? shares - i : 1, row = rows - 1 - i;
-        seqs[i] = (struct gpu_mla_seq){row, used * 64 - 63, 0};
+        seqs[i] = (struct gpu_mla_seq){row, used * 64 - 63, 0, 64};
         for (uint32_t h = 0; h < heads; h++) {
             size_t at = ((size_t)row * heads + h) * shares;
             double top = -INFINITY, total = 0;
@@ -189,8 +188,8 @@ static void make_merge(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
             for (uint32_t s = used; s < shares; s++)
                 lse[((size_t)row * heads + h) * shares + s] = NAN;
     }
-    c->record.mla_merge = (struct gpu_mla_merge){
-        part, lse, seqs, o->rows.h, heads, latent, o->rows.stride, shares, 64};
+    c->record.mla_merge =
+        (struct gpu_mla_merge){part, lse, seqs, o->rows.h, heads, latent, o->rows.stride, shares};
     c->launch = gpu_launch_mla_merge(&c->record.mla_merge, rows);
     c->traffic = (double)n * (latent + 1) * 4 + 2.0 * rows * heads * latent;
     c->worst = worst_merge;

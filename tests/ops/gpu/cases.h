@@ -29,6 +29,9 @@ struct gpu_case {
         struct gpu_combine combine;
         struct gpu_mla_split mla_split;
         struct gpu_mla_merge mla_merge;
+        struct gpu_mla_write mla_write;
+        struct gpu_embed embed;
+        struct gpu_glu glu;
     } record;
     unsigned char *memory;
     size_t bytes, room;
@@ -55,7 +58,8 @@ struct gpu_case_kind {
     size_t n_large;
 };
 extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
-    case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge;
+    case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
+    case_mla_write, case_embed, case_glu;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 

@@ -90,6 +90,16 @@ static void latent_attention_is_that_of_the_formula(void **state) {
     all_shapes(&case_mla_merge);
 }
 
+static void history_is_written_where_it_belongs(void **state) {
+    all_shapes(&case_mla_write);
+}
+static void embeddings_are_those_of_the_table(void **state) {
+    all_shapes(&case_embed);
+}
+static void gated_activations_are_those_of_the_reference(void **state) {
+    all_shapes(&case_glu);
+}
+
 static void shapes_that_no_kernel_takes_are_refused(void **state) {
     struct gpu_shape shape = {132, 32};
     struct gpu_norm norm = {.cols = GPU_ROW_MOST + 1};
@@ -120,15 +130,15 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     experts.cols = 64;
     experts.top_k = 2; /* of one choice */
     assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
-    struct gpu_mla_split mla = {.heads = 1, .latent = 20, .extra = 4, .share = 64, .shares = 1};
+    struct gpu_mla_split mla = {.heads = 1, .latent = 20, .extra = 4, .shares = 1};
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     mla.latent = 16;
     mla.extra = 8;
     assert_int_not_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_launch_mla_split(&mla, 1 << 16, shape).kernel, GPU_NO_KERNEL);
-    mla.share = 0;
+    mla.shares = 0;
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
-    assert_int_equal(gpu_mla_share(0, 12, 0, shape), 64); /* of nothing: a page */
+    assert_int_equal(gpu_mla_share(gpu_mla_shares(0, 12, shape), 0), 64); /* of nothing: a page */
     experts.slots = GPU_EXPERT_SLOTS + 1;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
 }
@@ -165,6 +175,9 @@ int main(void) {
         cmocka_unit_test(routes_are_those_of_the_reference),
         cmocka_unit_test(experts_are_those_of_the_reference),
         cmocka_unit_test(latent_attention_is_that_of_the_formula),
+        cmocka_unit_test(history_is_written_where_it_belongs),
+        cmocka_unit_test(embeddings_are_those_of_the_table),
+        cmocka_unit_test(gated_activations_are_those_of_the_reference),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
     };

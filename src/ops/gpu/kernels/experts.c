@@ -181,10 +181,7 @@ GPU_FN void take_row(const struct gpu_experts *a, struct expert_rows *w, uint32_
 }
 
 GPU_FN float activate(const struct gpu_experts *a, float gate, float up) {
-    if (!a->situ)
-        return gate * gpu_sigmoid(gate) * up;
-    const float g = a->beta * gpu_tanh(gate / a->beta) * gpu_sigmoid(gate);
-    return g * (a->linear_beta > 0 ? a->linear_beta * gpu_tanh(up / a->linear_beta) : up);
+    return glu_of(a->situ, a->beta, a->linear_beta, gate, up);
 }
 
 /* h = act(w1 z, w3 z): 16 rows of both matrices a block, its waves share the columns. */

@@ -135,7 +135,7 @@ GPU_FN void kda_step(const struct gpu_kda_step *a, struct gpu_kda_step_shared *s
     }
     gpu_barrier();
     const float beta =
-        gpu_sigmoid(gpu_from_bf16(a->b[(uint64_t)(uint32_t)seq.row * a->stride + head]));
+        gpu_sigmoid(gpu_from_bf16(a->b[(uint64_t)(uint32_t)seq.row * a->b_stride + head]));
     float q[8], k[8], decay[8], qq = 0, kk = 0, kq = 0;
     GPU_UNROLL
     for (uint32_t i = 0; i < 8; i++) {

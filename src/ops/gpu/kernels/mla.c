@@ -142,8 +142,8 @@ GPU_KERNEL(weir_mla_split, gpu_mla_split, MLA_THREADS, 1) {
     const uint32_t tiles = (a.heads + GPU_MLA_HEADS - 1) / GPU_MLA_HEADS;
     const struct gpu_mla_seq seq = a.seqs[gpu_block_y() / tiles];
     const uint32_t head0 = gpu_block_y() % tiles * GPU_MLA_HEADS;
-    const uint32_t begin = gpu_block_x() * a.share;
-    const uint32_t end = begin + a.share < seq.positions ? begin + a.share : seq.positions;
+    const uint32_t begin = gpu_block_x() * seq.share;
+    const uint32_t end = begin + seq.share < seq.positions ? begin + seq.share : seq.positions;
     if (begin >= seq.positions)
         return;
     const int32_t *pages = a.pages + seq.first_page;
@@ -206,7 +206,7 @@ GPU_KERNEL(weir_mla_merge, gpu_mla_merge, MERGE_THREADS, 1) {
     const struct gpu_mla_seq seq = a.seqs[gpu_block_y()];
     gpu_wait_previous();
     gpu_launch_next();
-    const uint32_t n = (seq.positions + a.share - 1) / a.share;
+    const uint32_t n = (seq.positions + seq.share - 1) / seq.share;
     const uint64_t place = ((uint64_t)seq.row * a.heads + gpu_block_x()) * a.shares;
     const float *lse = a.lse + place;
     float top = -GPU_INFINITY, total = 0;

@@ -1,5 +1,5 @@
-/* rows.h: pieces of rows in 16-byte loads, widened to f32 and back. Rows begin at multiples of 16
- * bytes; their last piece may be shorter than a load. */
+/* rows.h: pieces of rows in 16-byte loads, widened to f32 and back, and the gated activation. Rows
+ * begin at multiples of 16 bytes; their last piece may be shorter than a load. */
 #ifndef WEIR_OPS_GPU_KERNELS_ROWS_H
 #define WEIR_OPS_GPU_KERNELS_ROWS_H
 
@@ -65,6 +65,14 @@ GPU_FN struct gpu_u4 narrow_bf16x8(const float *f) {
     struct gpu_u4 v = {gpu_bf16_pair(f[0], f[1]), gpu_bf16_pair(f[2], f[3]),
                        gpu_bf16_pair(f[4], f[5]), gpu_bf16_pair(f[6], f[7])};
     return v;
+}
+
+/* struct glu (ops.h): situ 0 is SiLU. */
+GPU_FN float glu_of(uint32_t situ, float beta, float linear_beta, float gate, float up) {
+    if (!situ)
+        return gate * gpu_sigmoid(gate) * up;
+    const float g = beta * gpu_tanh(gate / beta) * gpu_sigmoid(gate);
+    return g * (linear_beta > 0 ? linear_beta * gpu_tanh(up / linear_beta) : up);
 }
 
 #endif

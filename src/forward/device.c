@@ -1,0 +1,246 @@
+/* device.c: see device.h. Opened by program_to_device, run by program_run. */
+#include "forward/device_inside.h"
+
+#include <stdlib.h>
+
+/* --------------------------------------------------------------------------- launches */
+
+static weir_status find_kernel(struct device_program *p, struct gpu_launch l, weir_error *err) {
+    if (p->kernel[l.kernel] && l.shared_bytes <= p->kernel_shared[l.kernel])
+        return WEIR_OK;
+    weir_status st = gpu_kernel_find(p->device, gpu_kernel_info(l.kernel)->name, l.shared_bytes,
+                                     &p->kernel[l.kernel], err);
+    p->kernel_shared[l.kernel] = l.shared_bytes;
+    return st;
+}
+
+void device_launch(struct device_program *p, const struct op *op, struct gpu_launch l,
+                   const void *record, bool early) {
+    if (p->status)
+        return;
+    if (l.kernel == GPU_NO_KERNEL) {
+        char shape[OP_SIGNATURE];
+        op_signature(op, shape);
+        p->status = weir_fail(p->err, WEIR_UNSUPPORTED, op_name(op->kind),
+                              "no kernel of this device takes this shape: %s", shape);
+        return;
+    }
+    p->status = find_kernel(p, l, p->err);
+    if (p->opening || p->status)
+        return;
+    p->status = gpu_kernel_launch(p->device, p->kernel[l.kernel], &l, record, early, p->err);
+    p->counts.launches++;
+}
+
+static weir_status enqueue_all(struct device_program *p, const struct batch *b, weir_error *err) {
+    p->status = WEIR_OK;
+    p->err = err;
+    for (uint32_t i = 0; i < p->n_ops && !p->status; i++)
+        device_enqueue(p, i, b);
+    return p->status;
+}
+
+/* --------------------------------------------------------------------------- opening */
+
+/* What lies between the kernels of latent attention, for as many rows as a launch takes. */
+static weir_status take_attention(struct device_program *p, weir_error *err) {
+    uint64_t latents = 0, most = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_MLA_DECODE)
+            latents = (uint64_t)p->ops[i].u.mla.heads * p->ops[i].u.mla.kv_lora;
+    if (!latents)
+        return WEIR_OK;
+    for (uint32_t rows = 1; rows <= DEVICE_ATTENTION_ROWS; rows++) {
+        uint64_t shares = (uint64_t)rows * gpu_mla_shares(rows, p->heads, p->shape);
+        most = shares > most ? shares : most;
+    }
+    weir_status st = device_take(&p->memory, DEVICE_ATTENTION_ROWS * latents * 2, &p->queries, err);
+    if (!st)
+        st = device_take(&p->memory, DEVICE_ATTENTION_ROWS * latents * 2, &p->latents, err);
+    if (!st)
+        st = device_take(&p->memory, most * latents * sizeof(float), &p->part, err);
+    return st ? st : device_take(&p->memory, most * p->heads * sizeof(float), &p->lse, err);
+}
+
+static weir_status take_batch(struct device_program *p, weir_error *err) {
+    struct device_batch *d = &p->batch;
+    d->room = device_batch_bytes(p->limits.rows, p->limits.logits);
+    d->host = calloc(1, d->room);
+    d->first_token = calloc((size_t)p->limits.rows + 1, sizeof *d->first_token);
+    if (!d->host || !d->first_token)
+        return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory for batches");
+    return device_take(&p->memory, d->room, &d->device, err);
+}
+
+/* Every operation once, on a batch of one token and on one of a whole prompt, without a launch: so
+ * that what is missing, a kernel or memory, comes up now. */
+static weir_status rehearse(struct device_program *p, weir_error *err) {
+    const uint32_t rows = p->limits.rows > 1 ? p->limits.rows : 1;
+    const struct batch_seq decode = {.rows = 1}, prefill = {.rows = rows};
+    const struct batch batches[] = {
+        {.n_rows = 1, .n_seqs = 1, .n_decode = 1, .n_logits = 1, .seqs = &decode},
+        {.n_rows = rows, .n_seqs = 1, .n_logits = 1, .seqs = &prefill},
+    };
+    p->opening = true;
+    weir_status st = WEIR_OK;
+    for (int i = 0; i < 2 && !st; i++) {
+        p->batch.n_tokens = 0;
+        st = enqueue_all(p, &batches[i], err);
+    }
+    p->opening = false;
+    return st ? st : gpu_wait(p->device, err);
+}
+
+weir_status device_program_open(const struct device_setup *s, struct device_program **out,
+                                weir_error *err) {
+    *out = NULL;
+    struct device_program *p = calloc(1, sizeof *p);
+    if (!p)
+        return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory");
+    const struct gpu_facts *facts = gpu_device_facts(s->device);
+    p->device = p->memory.device = s->device;
+    p->ops = s->ops;
+    p->n_ops = s->n_ops;
+    p->buffers = (uintptr_t)s->buffers;
+    p->buffers_bytes = s->buffers_bytes;
+    p->limits = s->limits;
+    p->shape = (struct gpu_shape){facts->multiprocessors, facts->wave};
+    p->wide = calloc(s->n_ops, 1);
+    weir_status st = gpu_device_enter(s->device, err);
+    if (!st && !p->wide)
+        st = weir_fail(err, WEIR_NO_MEMORY, "device", "no memory");
+    if (!st) {
+        device_read_list(p);
+        st = device_take(&p->memory, s->buffers_bytes, &p->device_buffers, err);
+    }
+    if (!st)
+        st = take_attention(p, err);
+    if (!st)
+        st = take_batch(p, err);
+    if (!st)
+        st = rehearse(p, err);
+    if (st) {
+        device_program_close(p);
+        return st;
+    }
+    *out = p;
+    return WEIR_OK;
+}
+
+static void drop_graphs(struct device_program *p) {
+    for (uint32_t i = 0; i <= DEVICE_GRAPH_ROWS; i++) {
+        gpu_graph_free(p->device, p->graph[i]);
+        p->graph[i] = NULL;
+    }
+}
+
+void device_program_close(struct device_program *p) {
+    if (!p)
+        return;
+    weir_error ignored;
+    gpu_device_enter(p->device, &ignored);
+    drop_graphs(p);
+    device_memory_free(&p->memory);
+    gpu_memory_free(p->device, p->batch.pages_at);
+    free(p->batch.host);
+    free(p->batch.pages);
+    free(p->batch.first_token);
+    free(p->wide);
+    free(p);
+}
+
+struct device_counts device_program_counts(const struct device_program *p) {
+    struct device_counts c = p->counts;
+    c.bytes = p->memory.bytes + p->batch.room_pages * sizeof(int32_t);
+    return c;
+}
+
+/* --------------------------------------------------------------------------- a step */
+
+/* Room for the page tables of the batch at hand. Graphs know where they were. */
+static weir_status grow_pages(struct device_program *p, weir_error *err) {
+    struct device_batch *d = &p->batch;
+    size_t room = d->room_pages ? d->room_pages : 1024;
+    while (room < d->n_pages)
+        room *= 2;
+    drop_graphs(p);
+    gpu_memory_free(p->device, d->pages_at);
+    d->pages_at = 0;
+    d->room_pages = 0;
+    int32_t *pages = realloc(d->pages, room * sizeof *pages);
+    if (!pages)
+        return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory for page tables");
+    d->pages = pages;
+    weir_status st = gpu_memory_take(p->device, room * sizeof *pages, &d->pages_at, err);
+    if (!st)
+        d->room_pages = room;
+    return st;
+}
+
+static weir_status send_batch(struct device_program *p, const struct batch *b, weir_error *err) {
+    struct device_batch *d = &p->batch;
+    device_batch_fill(d, b, p->heads, p->shape);
+    if (d->n_pages > d->room_pages) {
+        weir_status st = grow_pages(p, err);
+        if (st)
+            return st;
+        device_batch_fill(d, b, p->heads, p->shape);
+    }
+    weir_status st = gpu_copy_in(p->device, d->device, d->host, d->used, err);
+    if (!st && d->n_pages)
+        st = gpu_copy_in(p->device, d->pages_at, d->pages, d->n_pages * sizeof *d->pages, err);
+    return st;
+}
+
+/* Single tokens of sequences that all want their logits: what a step is when nothing is prefilled.
+ */
+static bool has_graph(const struct device_program *p, const struct batch *b) {
+    return b->n_decode == b->n_seqs && b->n_logits == b->n_rows && b->n_rows <= DEVICE_GRAPH_ROWS;
+}
+
+static weir_status make_graph(struct device_program *p, const struct batch *b, weir_error *err) {
+    struct gpu_graph *g = NULL;
+    weir_status st = gpu_graph_begin(p->device, err);
+    if (st)
+        return st;
+    st = enqueue_all(p, b, err);
+    weir_error second;
+    weir_status ended = gpu_graph_end(p->device, &g, st ? &second : err);
+    st = st ? st : ended;
+    if (st) {
+        gpu_graph_free(p->device, g);
+        return st;
+    }
+    p->graph[b->n_rows] = g;
+    p->counts.graphs++;
+    return WEIR_OK;
+}
+
+static weir_status compute(struct device_program *p, const struct batch *b, weir_error *err) {
+    if (!has_graph(p, b))
+        return enqueue_all(p, b, err);
+    if (!p->graph[b->n_rows] && !p->seen[b->n_rows]) {
+        p->seen[b->n_rows] = true;
+        return enqueue_all(p, b, err);
+    }
+    weir_status st = p->graph[b->n_rows] ? WEIR_OK : make_graph(p, b, err);
+    if (!st)
+        st = gpu_graph_launch(p->device, p->graph[b->n_rows], err);
+    p->counts.graph_launches += !st;
+    return st;
+}
+
+weir_status device_program_run(struct device_program *p, const struct batch *b,
+                               struct tensor logits, weir_error *err) {
+    weir_status st = gpu_device_enter(p->device, err);
+    if (!st)
+        st = send_batch(p, b, err);
+    if (!st)
+        st = compute(p, b, err);
+    if (!st && b->n_logits) {
+        uint64_t from = p->device_buffers + ((uintptr_t)logits.data - p->buffers);
+        size_t n = (size_t)(b->n_logits - 1) * logits.stride + logits.cols;
+        st = gpu_copy_out(p->device, logits.data, from, n * sizeof(float), err);
+    }
+    return st ? st : gpu_wait(p->device, err);
+}

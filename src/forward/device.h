@@ -1,0 +1,45 @@
+/* device.h: a step program on a GPU. The list of operations is the same as on this machine; each
+ * becomes one or a few launches of kernels (ops/gpu), decided anew for every batch, or once for all
+ * batches of single tokens of one size, which then are a graph.
+ *
+ * Addresses. The list's step buffers are addresses of this machine, of which only the distances
+ * count: device memory of the same size takes their place. What products read lies there as BF16,
+ * what they write as f32 or, where only products or other takers of BF16 read it, as BF16; a row
+ * begins where its f32 row would. Matrices and vectors are copied once, when the program is opened.
+ * The pools' addresses are the device's already. */
+#ifndef WEIR_FORWARD_DEVICE_H
+#define WEIR_FORWARD_DEVICE_H
+
+#include "forward/program.h"
+#include "ops/gpu/driver.h"
+
+struct device_program;
+
+struct device_setup {
+    struct gpu_device *device; /* with its kernels loaded; outlives the program */
+    const struct op *ops;      /* built for column_gpu; outlive the program */
+    uint32_t n_ops;
+    const void *buffers; /* the piece of memory that all step buffers lie in */
+    size_t buffers_bytes;
+    struct step_limits limits;
+};
+
+/* Copies weights and takes buffers. WEIR_UNSUPPORTED: an operation's shape that no kernel takes
+ * (named); WEIR_NO_MEMORY; what the driver says. */
+weir_status device_program_open(const struct device_setup *s, struct device_program **out,
+                                weir_error *err);
+void device_program_close(struct device_program *p);
+
+/* Runs a batch and brings its logits into `logits`, rows of this machine's memory. On failure the
+ * results are worth nothing. */
+weir_status device_program_run(struct device_program *p, const struct batch *b,
+                               struct tensor logits, weir_error *err);
+
+/* What has been done since the opening, for tests and metrics. */
+struct device_counts {
+    uint64_t launches, graphs, graph_launches;
+    uint64_t bytes; /* device memory taken */
+};
+struct device_counts device_program_counts(const struct device_program *p);
+
+#endif

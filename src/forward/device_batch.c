@@ -1,0 +1,104 @@
+/* device_batch.c: see device_batch.h. Called by device.c for every step, on the thread that
+ * runs it. */
+#include "forward/device_batch.h"
+
+#include <string.h>
+
+static size_t piece(size_t *used, size_t bytes) {
+    size_t at = *used;
+    *used += (bytes + 15) & ~(size_t)15;
+    return at;
+}
+
+static void lay_out(struct device_batch *d, uint32_t rows, uint32_t logits) {
+    d->used = 0;
+    d->ids = piece(&d->used, rows * sizeof(int32_t));
+    d->gather = piece(&d->used, logits * sizeof(int32_t));
+    d->kda = piece(&d->used, rows * sizeof(struct gpu_kda_seq));
+    d->mla = piece(&d->used, rows * sizeof(struct gpu_mla_seq));
+    d->places = piece(&d->used, rows * sizeof(struct gpu_mla_place));
+}
+
+size_t device_batch_bytes(uint32_t rows, uint32_t logits) {
+    struct device_batch d;
+    lay_out(&d, rows, logits);
+    return d.used;
+}
+
+uint32_t device_attention_rows(const struct batch *b, uint32_t from) {
+    uint32_t end = from < b->n_decode ? b->n_decode : b->n_rows;
+    return end - from < DEVICE_ATTENTION_ROWS ? end - from : DEVICE_ATTENTION_ROWS;
+}
+
+/* The slot that wants the state after `position`, or -1. */
+static int32_t checkpoint_at(const struct batch_seq *s, uint32_t position) {
+    for (uint32_t i = 0; i < s->n_checkpoints; i++)
+        if (s->checkpoints[i].position == position)
+            return s->checkpoints[i].slot;
+    return -1;
+}
+
+static struct gpu_kda_seq token_of(const struct batch_seq *s, uint32_t i) {
+    return (struct gpu_kda_seq){
+        .row = (int32_t)(s->row0 + i),
+        .from = i == 0 ? s->from : s->slot,
+        .slot = s->slot,
+        .checkpoint = checkpoint_at(s, s->pos0 + i + 1),
+    };
+}
+
+static void fill_kda(struct device_batch *d, const struct batch *b) {
+    struct gpu_kda_seq *to = (struct gpu_kda_seq *)(void *)(d->host + d->kda);
+    uint32_t n = 0, most = 0;
+    for (uint32_t s = 0; s < b->n_decode; s++)
+        to[n++] = token_of(&b->seqs[s], 0);
+    for (uint32_t s = b->n_decode; s < b->n_seqs; s++)
+        most = b->seqs[s].rows > most ? b->seqs[s].rows : most;
+    d->n_tokens = most;
+    for (uint32_t t = 0; t < most; t++) {
+        d->first_token[t] = n;
+        for (uint32_t s = b->n_decode; s < b->n_seqs; s++)
+            if (t < b->seqs[s].rows)
+                to[n++] = token_of(&b->seqs[s], t);
+    }
+    d->first_token[most] = n;
+}
+
+static void fill_mla(struct device_batch *d, const struct batch *b, uint32_t heads,
+                     struct gpu_shape shape) {
+    struct gpu_mla_seq *seqs = (struct gpu_mla_seq *)(void *)(d->host + d->mla);
+    struct gpu_mla_place *places = (struct gpu_mla_place *)(void *)(d->host + d->places);
+    d->n_pages = 0;
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
+        const struct batch_seq *q = &b->seqs[s];
+        uint32_t pages = (q->pos0 + q->rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+        if (d->n_pages + pages <= d->room_pages)
+            memcpy(d->pages + d->n_pages, q->pages, pages * sizeof *d->pages);
+        for (uint32_t i = 0; i < q->rows; i++) {
+            uint32_t position = q->pos0 + i;
+            seqs[q->row0 + i] = (struct gpu_mla_seq){
+                .row = q->row0 + i, .positions = position + 1, .first_page = (uint32_t)d->n_pages};
+            places[q->row0 + i] = (struct gpu_mla_place){
+                position < q->kept ? -1 : q->pages[position / PAGE_TOKENS], position % PAGE_TOKENS};
+        }
+        d->n_pages += pages;
+    }
+    for (uint32_t from = 0, n; from < b->n_rows; from += n) {
+        n = device_attention_rows(b, from);
+        uint32_t shares = gpu_mla_shares(n, heads, shape);
+        for (uint32_t i = from; i < from + n; i++)
+            seqs[i].share = gpu_mla_share(shares, seqs[i].positions);
+    }
+}
+
+void device_batch_fill(struct device_batch *d, const struct batch *b, uint32_t heads,
+                       struct gpu_shape shape) {
+    lay_out(d, b->n_rows, b->n_logits);
+    memcpy(d->host + d->ids, b->ids, b->n_rows * sizeof *b->ids);
+    int32_t *gather = (int32_t *)(void *)(d->host + d->gather);
+    for (uint32_t i = 0; i < b->n_logits; i++)
+        gather[i] = (int32_t)b->logits[i].row;
+    fill_kda(d, b);
+    if (heads)
+        fill_mla(d, b, heads, shape);
+}

@@ -1,0 +1,37 @@
+/* device_batch.h: what a batch brings from step to step, as kernels read it. Where each array lies
+ * depends on how many rows and logits there are and on nothing else: so a graph that was made of
+ * one batch serves all of its size. */
+#ifndef WEIR_FORWARD_DEVICE_BATCH_H
+#define WEIR_FORWARD_DEVICE_BATCH_H
+
+#include "ops/gpu/driver.h"
+#include "ops/ops.h"
+
+/* Rows of one launch of latent attention, and of its products. */
+enum { DEVICE_ATTENTION_ROWS = GPU_SKINNY_ROWS };
+
+struct device_batch {
+    uint64_t device, pages_at; /* addresses there; 0: none yet */
+    unsigned char *host;
+    int32_t *pages;
+    size_t room, room_pages;
+    /* of the batch at hand, offsets into both */
+    size_t ids, gather, kda, mla, places, used;
+    size_t n_pages;
+    /* Kernels of KDA take one token of a sequence at a time: launch t of a prompt's rows takes
+     * entries [first_token[t], first_token[t + 1]) of `kda`, the t-th token of each sequence. */
+    uint32_t *first_token;
+    uint32_t n_tokens;
+};
+
+/* Bytes of all arrays but the pages, for a batch of so many rows and logits. */
+size_t device_batch_bytes(uint32_t rows, uint32_t logits);
+/* The rows of the launch of latent attention that begins with row `from`: launches do not mix
+ * sequences that decode with those that do not. */
+uint32_t device_attention_rows(const struct batch *b, uint32_t from);
+/* Fills `host` and, as far as there is room, `pages`; n_pages says how many there must be. `heads`
+ * of latent attention, 0: none. */
+void device_batch_fill(struct device_batch *d, const struct batch *b, uint32_t heads,
+                       struct gpu_shape shape);
+
+#endif

@@ -1,0 +1,43 @@
+/* device_inside.h: what the files of the device's program share. */
+#ifndef WEIR_FORWARD_DEVICE_INSIDE_H
+#define WEIR_FORWARD_DEVICE_INSIDE_H
+
+#include "forward/device.h"
+#include "forward/device_batch.h"
+#include "forward/device_memory.h"
+
+enum { DEVICE_GRAPH_ROWS = 64 }; /* batches of single tokens up to here become graphs */
+
+struct device_program {
+    struct gpu_device *device;
+    const struct op *ops;
+    uint32_t n_ops;
+    uint8_t *wide; /* [n_ops] bit k: what part k of a product (or the experts) writes is f32 */
+    uintptr_t buffers;
+    size_t buffers_bytes;
+    uint64_t device_buffers;
+    struct step_limits limits;
+    struct gpu_shape shape;
+    struct device_memory memory;
+    void *kernel[GPU_KERNEL_COUNT];
+    uint32_t kernel_shared[GPU_KERNEL_COUNT]; /* what it was found for */
+    uint32_t heads;                           /* of latent attention, 0: none */
+    uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
+    struct device_batch batch;
+    struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
+    bool seen[DEVICE_GRAPH_ROWS + 1]; /* ran once: the next time is worth a graph */
+    bool opening;                     /* nothing is launched; what is missing is copied */
+    weir_status status;               /* of the batch at hand; the first failure ends it */
+    weir_error *err;
+    struct device_counts counts;
+};
+
+/* Launches unless the batch has failed. */
+void device_launch(struct device_program *p, const struct op *op, struct gpu_launch l,
+                   const void *record, bool early);
+/* Asks for operation i on the batch that p->batch holds. */
+void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b);
+/* Fills p->wide and p->heads. */
+void device_read_list(struct device_program *p);
+
+#endif

@@ -1,0 +1,34 @@
+/* elements.c: operations that take rows element by element: looking up embeddings, gated
+ * activation.
+ */
+#include "ops/gpu/kernels/rows.h"
+#include "ops/gpu/records.h"
+
+enum { ELEMENT_THREADS = 256 };
+
+GPU_KERNEL(weir_embed, gpu_embed, ELEMENT_THREADS, 1) {
+    gpu_wait_previous();
+    gpu_launch_next();
+    const int32_t id = a.ids[gpu_block_x()];
+    const uint16_t *row = a.w + (uint64_t)(id < 0 ? 0u : (uint32_t)id) * a.cols;
+    uint16_t *out = a.out + (uint64_t)gpu_block_x() * a.stride;
+    const struct gpu_u4 none = {0, 0, 0, 0};
+    for (uint32_t at = gpu_thread() * 8; at < a.cols; at += ELEMENT_THREADS * 8)
+        gpu_store16(out + at, id < 0 ? none : gpu_load16_stream(row + at));
+}
+
+GPU_KERNEL(weir_glu, gpu_glu, ELEMENT_THREADS, 1) {
+    gpu_wait_previous();
+    gpu_launch_next();
+    const uint32_t at = (gpu_block_x() * ELEMENT_THREADS + gpu_thread()) * 8;
+    const uint64_t row = gpu_block_y();
+    if (at >= a.cols)
+        return;
+    float gate[8], up[8];
+    widen_bf16x8(gate, load_bf16x8(a.gate + row * a.gate_stride, at, a.cols));
+    widen_bf16x8(up, load_bf16x8(a.up + row * a.up_stride, at, a.cols));
+    GPU_UNROLL
+    for (uint32_t e = 0; e < 8; e++)
+        gate[e] = glu_of(a.situ, a.beta, a.linear_beta, gate[e], up[e]);
+    store_bf16x8(a.y + row * a.y_stride, at, a.cols, narrow_bf16x8(gate));
+}

@@ -1,0 +1,127 @@
+/* case_elements.c: embeddings, gated activation, writing history. */
+#include "tests/ops/gpu/cases.h"
+
+#include "base/dtype.h"
+#include "ops/ref/ref.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPES(NAME) NAME, sizeof NAME / sizeof *NAME
+
+static double worst_rows(const struct gpu_case *c) {
+    return case_error_rows(c->own, 1e-4);
+}
+
+/* rows, cols, vocabulary */
+static void make_embed(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t rows = p[0], cols = p[1], vocab = p[2];
+    struct case_rows *out = case_host(c, sizeof *out);
+    uint16_t *w = case_bf16_vector(c, (size_t)vocab * cols, 1);
+    int32_t *ids = case_take(c, rows * sizeof *ids);
+    *out = case_blank(c, rows, cols, true);
+    for (uint32_t i = 0; i < rows; i++) {
+        /* Every third row is padding, which must come out as zeros. */
+        ids[i] = i % 3 == 2 ? -1 : (int32_t)(case_unit(c) * vocab);
+        for (uint32_t k = 0; k < cols && ids[i] >= 0; k++)
+            tensor_row(out->host, i)[k] = bf16_to_f32(w[(size_t)ids[i] * cols + k]);
+    }
+    c->record.embed = (struct gpu_embed){w, out->h, ids, cols, out->stride};
+    c->launch = gpu_launch_embed(&c->record.embed, rows);
+    c->traffic = 4.0 * rows * cols;
+    c->worst = worst_rows;
+    c->own = out;
+    snprintf(c->label, sizeof c->label, "embed %u rows of %u", rows, cols);
+}
+static const uint32_t embed_small[][CASE_PARAMETERS] = {{1, 8, 5}, {4, 64, 3}, {3, 2104, 7}};
+static const uint32_t embed_large[][CASE_PARAMETERS] = {{1, 7168, 20480}, {4096, 7168, 20480}};
+const struct gpu_case_kind case_embed = {"embed", make_embed, SHAPES(embed_small),
+                                         SHAPES(embed_large)};
+
+/* rows, cols, SiTU, its bound of the linear half, in place */
+static void make_glu(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t rows = p[0], cols = p[1];
+    struct case_rows gate = case_rows(c, rows, cols, true, 3),
+                     up = case_rows(c, rows, cols, true, 3);
+    struct case_rows *out = case_host(c, sizeof *out);
+    *out = p[4] ? gate : case_blank(c, rows, cols, true);
+    struct op_glu op = {.act = {.situ = p[2], .beta = 2, .linear_beta = (float)p[3]},
+                        .gate = gate.host,
+                        .up = up.host,
+                        .y = out->host};
+    ref_glu(&op, &(struct batch){.n_rows = rows}, case_work(c, 0));
+    c->record.glu = (struct gpu_glu){gate.h,    up.h,        out->h, cols, gate.stride,
+                                     up.stride, out->stride, p[2],   2,    (float)p[3]};
+    c->launch = gpu_launch_glu(&c->record.glu, rows);
+    c->traffic = 6.0 * rows * cols;
+    c->worst = worst_rows;
+    c->own = out;
+    snprintf(c->label, sizeof c->label, "glu %u x %u, %s, bound %u%s", rows, cols,
+             p[2] ? "SiTU" : "SiLU", p[3], p[4] ? ", in place" : "");
+}
+static const uint32_t glu_small[][CASE_PARAMETERS] = {
+    {1, 1, 0, 0, 0}, {3, 97, 1, 0, 0}, {2, 2100, 1, 3, 1}, {2, 64, 0, 0, 1}};
+static const uint32_t glu_large[][CASE_PARAMETERS] = {{1, 768, 1, 25, 1}, {4096, 768, 1, 25, 1}};
+const struct gpu_case_kind case_glu = {"glu", make_glu, SHAPES(glu_small), SHAPES(glu_large)};
+
+struct written {
+    const uint8_t *pool;
+    uint16_t *want;
+    size_t values;
+};
+/* Where nothing is to be written, nothing may have been: NaN stays the very bits. */
+static double worst_written(const struct gpu_case *c) {
+    const struct written *o = c->own;
+    const uint16_t *got = (const uint16_t *)(const void *)o->pool;
+    double worst = 0;
+    for (size_t i = 0; i < o->values; i++) {
+        if (o->want[i] == 0xFFFF)
+            worst = got[i] == 0xFFFF ? worst : INFINITY;
+        else
+            worst = fmax(worst, fabs((double)bf16_to_f32(got[i]) - bf16_to_f32(o->want[i])) /
+                                    (0x1p-7 * fabs((double)bf16_to_f32(o->want[i])) + 1e-30));
+    }
+    return worst;
+}
+
+/* rows, latent, extra */
+static void make_write(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    uint32_t rows = p[0], latent = p[1], extra = p[2], width = latent + extra;
+    uint32_t pages = rows / 64 + 3;
+    struct case_rows kv = case_rows(c, rows, width, false, 2);
+    float *norm = case_f32_vector(c, latent, 0.3f, 1);
+    size_t page_bytes = 2 * (size_t)64 * width * 2; /* of two layers, of which this is the second */
+    uint8_t *pool = case_take(c, pages * page_bytes);
+    struct gpu_mla_place *places = case_take(c, rows * sizeof *places);
+    struct written *o = case_host(c, sizeof *o);
+    *o = (struct written){pool, case_host(c, pages * page_bytes), pages * page_bytes / 2};
+    memset(o->want, 0xFF, pages * page_bytes);
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t position = i + 40; /* the first page is begun, and the last not full */
+        places[i] = (struct gpu_mla_place){i % 5 == 3 ? -1 : (int32_t)(pages - 1 - position / 64),
+                                           position % 64};
+        if (places[i].page < 0)
+            continue;
+        const float *x = tensor_row(kv.host, i);
+        uint16_t *to = o->want + (size_t)places[i].page * page_bytes / 2 + page_bytes / 4 +
+                       (size_t)places[i].position * width;
+        double square = 0;
+        for (uint32_t k = 0; k < latent; k++)
+            square += (double)x[k] * x[k];
+        for (uint32_t k = 0; k < width; k++)
+            to[k] = f32_to_bf16(k < latent ? (float)(x[k] / sqrt(square / latent + 1e-6) * norm[k])
+                                           : x[k]);
+    }
+    c->record.mla_write = (struct gpu_mla_write){
+        kv.f, norm, pool + page_bytes / 2, places, page_bytes, kv.stride, latent, extra, 1e-6f};
+    c->launch = gpu_launch_mla_write(&c->record.mla_write, rows);
+    c->traffic = rows * width * 6.0;
+    c->worst = worst_written;
+    c->own = o;
+    snprintf(c->label, sizeof c->label, "mla_write %u rows of %u+%u", rows, latent, extra);
+}
+static const uint32_t write_small[][CASE_PARAMETERS] = {{1, 8, 8}, {70, 24, 8}, {4, 512, 64}};
+static const uint32_t write_large[][CASE_PARAMETERS] = {{1, 512, 64}, {4096, 512, 64}};
+const struct gpu_case_kind case_mla_write = {"mla_write", make_write, SHAPES(write_small),
+                                             SHAPES(write_large)};

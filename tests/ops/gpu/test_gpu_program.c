@@ -1,0 +1,253 @@
+/* test_gpu_program.c: whole models on the column for devices, with the emulator behind the driver:
+ * logits beside the exact column's, and what may not show: chunks, pages, graphs. */
+#include "tests/forward/rig.h"
+
+#include "load/modules.h"
+
+#include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LONGEST = 96 };
+
+/* `rows` of the long test: the emulator takes half a second for one of tiny-k3. */
+static const struct vendor {
+    enum gpu_vendor vendor;
+    const char *library, *module;
+    uint32_t rows;
+} vendors[] = {{GPU_CUDA, "emulated_cuda.so", "all.cubin", RIG_SLOW ? 8 : 68},
+               {GPU_HIP, "emulated_hip.so", "all.hsaco", 8}};
+enum { VENDORS = 2 };
+
+static char modules[64], library[4096];
+
+static const char *library_of(const struct vendor *v) {
+    const char *dir = getenv("WEIR_FAKE_DRIVERS");
+    snprintf(library, sizeof library, "%s/%s", dir ? dir : ".", v->library);
+    return library;
+}
+
+static struct gpu_device *open_device(const struct vendor *v) {
+    struct gpu_device *d;
+    weir_error err;
+    if (modules_open(v->vendor, library_of(v), modules, &d, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    return d;
+}
+
+static int make_modules(void **state) {
+    snprintf(modules, sizeof modules, "/tmp/weir_modules_XXXXXX");
+    assert_non_null(mkdtemp(modules));
+    for (int i = 0; i < VENDORS; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", modules, vendors[i].module);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs("emulated kernels are in the library of the driver\n", f);
+        fclose(f);
+    }
+    return 0;
+}
+static int remove_modules(void **state) {
+    for (int i = 0; i < VENDORS; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", modules, vendors[i].module);
+        unlink(path);
+    }
+    return rmdir(modules);
+}
+
+static struct runner_options options_of(struct gpu_device *d, uint32_t sequences) {
+    return (struct runner_options){.column = d ? &column_gpu : &column_ref,
+                                   .threads = 1,
+                                   .sequences = sequences,
+                                   .positions = LONGEST,
+                                   .rows = LONGEST,
+                                   .logits = LONGEST,
+                                   .kv_dtype = d ? DTYPE_BF16 : DTYPE_F32,
+                                   .device = d};
+}
+
+/* Logits of all rows of `ids`, fed in pieces of these sizes, the last one again and again. */
+static float *logits_of(struct rig *g, const int32_t *ids, uint32_t n, const uint32_t *sizes) {
+    float *out = test_malloc((size_t)n * g->m.vocab * sizeof(float)), *to = out;
+    for (uint32_t done = 0; done < n;) {
+        uint32_t now = n - done < *sizes ? n - done : *sizes;
+        uint32_t rows = runner_step(g->r, &(struct runner_feed){0, ids + done, now, true}, 1);
+        for (uint32_t i = 0; i < rows; i++, to += g->m.vocab)
+            memcpy(to, runner_logits(g->r, i), g->m.vocab * sizeof(float));
+        done += now;
+        sizes += sizes[1] != 0;
+    }
+    weir_error err;
+    if (runner_failure(g->r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    return out;
+}
+
+static double rms(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    return sqrt(sum / (double)n);
+}
+
+static uint32_t best(const float *logits, uint32_t n) {
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < n; i++)
+        at = logits[i] > logits[at] ? i : at;
+    return at;
+}
+
+/* The first n ids of a golden prompt of tiny-k3. */
+static void golden_ids(const char *name, int32_t *ids, uint32_t n) {
+    json_t *manifest = json_load_file(source_path("vectors/tiny-k3/manifest.json"), 0, NULL);
+    json_t *cases = json_object_get(manifest, "cases");
+    size_t i;
+    json_t *c;
+    bool found = false;
+    json_array_foreach(cases, i, c) {
+        if (strcmp(json_string_value(json_object_get(c, "name")), name) != 0)
+            continue;
+        const json_t *all = json_object_get(c, "ids");
+        found = json_array_size(all) >= n;
+        for (uint32_t k = 0; k < n && found; k++)
+            ids[k] = (int32_t)json_integer_value(json_array_get(all, k));
+    }
+    assert_true(found);
+    json_decref(manifest);
+}
+
+/* A prompt across the border of a page, then single tokens, which become a graph. */
+static void logits_keep_the_bound_of_bf16(void **state) {
+    enum { N = 68 };
+    static const uint32_t whole[] = {N, 0}, pieces[] = {3, 58, 5, 1, 0}, few[] = {3, 1, 0};
+    struct rig exact;
+    struct runner_options o = options_of(NULL, 1);
+    int32_t ids[N];
+    rig_open(&exact, "models/tiny-k3", &o);
+    golden_ids("chat-two-turns", ids, N);
+    const uint32_t vocab = exact.m.vocab;
+    float *want = logits_of(&exact, ids, N, whole);
+    rig_close(&exact);
+    for (int v = 0; v < VENDORS; v++) {
+        struct rig g;
+        o = options_of(open_device(&vendors[v]), 1);
+        rig_open(&g, "models/tiny-k3", &o);
+        const uint32_t n = vendors[v].rows;
+        float *got = logits_of(&g, ids, n, n == N ? pieces : few);
+        double error = rms(got, want, (size_t)n * vocab);
+        uint32_t same = 0;
+        for (uint32_t i = 0; i < n; i++)
+            same += best(got + (size_t)i * vocab, vocab) == best(want + (size_t)i * vocab, vocab);
+        if (!(error <= 0.2) || same * 100 < n * 97)
+            fail_msg("%s: root mean square error %.4f, the same best id in %u of %u rows",
+                     vendors[v].library, error, same, n);
+        test_free(got);
+        rig_close(&g);
+        gpu_device_close(o.device);
+    }
+    test_free(want);
+}
+
+/* Two sequences of the same ids: the token of the first goes launch by launch, that of the second,
+ * whose pages and slot are others, is the graph that was made of it. */
+static void a_graph_gives_the_bits_of_single_launches(void **state) {
+    enum { N = 5 };
+    for (int v = 0; v < VENDORS; v++) {
+        struct rig g;
+        int32_t ids[N + 1];
+        struct runner_options o = options_of(open_device(&vendors[v]), 2);
+        rig_open(&g, "models/tiny-k3", &o);
+        rig_ids(ids, N + 1, g.m.vocab, 5);
+        float *first = test_malloc(g.m.vocab * sizeof(float));
+        for (uint32_t s = 0; s < 2; s++)
+            runner_prefill(g.r, s, ids, N, N);
+        for (uint32_t s = 0; s < 2; s++) {
+            runner_step(g.r, &(struct runner_feed){s, ids + N, 1, false}, 1);
+            if (s == 0)
+                memcpy(first, runner_logits(g.r, 0), g.m.vocab * sizeof(float));
+        }
+        weir_error err;
+        if (runner_failure(g.r, &err))
+            fail_msg("%s: %s", err.where, err.message);
+        assert_memory_equal(first, runner_logits(g.r, 0), g.m.vocab * sizeof(float));
+        test_free(first);
+        rig_close(&g);
+        gpu_device_close(o.device);
+    }
+}
+
+/* One batch of sequences that decode and of prompts, beside each of them alone. */
+static void sequences_of_a_batch_do_not_touch_each_other(void **state) {
+    enum { N = 4, SEQUENCES = 3 };
+    struct rig g;
+    int32_t ids[SEQUENCES][N + 1];
+    struct runner_options o = options_of(open_device(&vendors[0]), 2 * SEQUENCES);
+    rig_open(&g, "models/tiny-k3", &o);
+    const uint32_t vocab = g.m.vocab;
+    float *alone[SEQUENCES];
+    struct runner_feed together[SEQUENCES];
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        rig_ids(ids[s], N + 1, vocab, 7 + s);
+        /* The last of them is a prompt, the others decode. */
+        uint32_t n = s + 1 < SEQUENCES ? 1 : N + 1;
+        for (uint32_t k = 0; k < 2; k++)
+            if (n == 1)
+                runner_prefill(g.r, s + k * SEQUENCES, ids[s], N, N);
+        together[s] = (struct runner_feed){s + SEQUENCES, ids[s] + (n == 1 ? N : 0), n, false};
+        struct runner_feed one = together[s];
+        one.sequence = s;
+        runner_step(g.r, &one, 1);
+        alone[s] = test_malloc(vocab * sizeof(float));
+        memcpy(alone[s], runner_logits(g.r, 0), vocab * sizeof(float));
+    }
+    assert_int_equal(runner_step(g.r, together, SEQUENCES), SEQUENCES);
+    weir_error err;
+    if (runner_failure(g.r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    for (uint32_t s = 0; s < SEQUENCES; s++) {
+        double error = rms(runner_logits(g.r, s), alone[s], vocab);
+        if (!(error <= 0.1))
+            fail_msg("sequence %u: root mean square difference %.4f from itself alone", s, error);
+        test_free(alone[s]);
+    }
+    rig_close(&g);
+    gpu_device_close(o.device);
+}
+
+static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
+    struct gpu_device *d;
+    weir_error err;
+    assert_int_equal(modules_open(GPU_CUDA, "/nowhere/libcuda.so", modules, &d, &err),
+                     WEIR_UNSUPPORTED);
+    assert_string_equal(err.where, "/nowhere/libcuda.so");
+    assert_null(d);
+    assert_int_equal(modules_open(GPU_CUDA, library_of(&vendors[0]), "/nowhere", &d, &err),
+                     WEIR_UNSUPPORTED);
+    assert_string_equal(err.where, "/nowhere");
+    assert_non_null(strstr(err.message, "*.cubin"));
+
+    /* Latents of 16 with 4 more dimensions: not pieces of 16 bytes. */
+    struct rig g;
+    char dir[4096];
+    struct runner_options o = options_of(open_device(&vendors[0]), 1);
+    snprintf(dir, sizeof dir, "%s", source_path("models/micro-k3-odd"));
+    assert_int_equal(model_open(dir, &g.m, &err), WEIR_OK);
+    assert_int_equal(weights_open(dir, &g.m, &g.w, &err), WEIR_OK);
+    assert_int_equal(runner_open(&g.m, g.w, &o, &g.r, &err), WEIR_UNSUPPORTED);
+    assert_string_equal(err.where, "mla_write");
+    assert_non_null(strstr(err.message, "latent 16 of 20 bf16"));
+    weights_close(g.w);
+    gpu_device_close(o.device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_keep_the_bound_of_bf16),
+        cmocka_unit_test(a_graph_gives_the_bits_of_single_launches),
+        cmocka_unit_test(sequences_of_a_batch_do_not_touch_each_other),
+        cmocka_unit_test(what_a_device_cannot_do_is_said_when_it_is_opened),
+    };
+    return cmocka_run_group_tests(tests, make_modules, remove_modules);
+}
