@@ -24,6 +24,8 @@ static void warn_of_idle_options(const struct engine_args *a) {
                                            : NULL;
     warn_if(a->disk_offload_bytes && !a->disk_offload_dir, "--disk-offload-bytes",
             "without --disk-offload-dir");
+    warn_if(a->device != ENGINE_DEVICE_CPU && a->compute == ENGINE_COMPUTE_NULL, "--device",
+            "with --compute null");
     warn_if((a->device_library || a->device_modules) && a->device == ENGINE_DEVICE_CPU,
             a->device_library ? "--device-library" : "--device-modules", "with --device cpu");
     warn_if(a->expert_cache_bytes && a->compute == ENGINE_COMPUTE_NULL, "--expert-cache-bytes",

@@ -101,6 +101,11 @@ static weir_status check_enums(const weir_options *o, weir_error *err) {
     return WEIR_OK;
 }
 
+/* The null column computes nothing, wherever. */
+static bool uses_device(const weir_options *o) {
+    return o->device != WEIR_DEVICE_CPU && o->compute != WEIR_COMPUTE_NULL;
+}
+
 /* What a device does not do. */
 static weir_status check_device(const weir_options *o, weir_error *err) {
     const struct {
@@ -109,7 +114,6 @@ static weir_status check_device(const weir_options *o, weir_error *err) {
     } table[] = {
         {o->compute == WEIR_COMPUTE_EXACT, "compute",
          "the exact column runs on the CPU alone; a device is a fast one"},
-        {o->compute == WEIR_COMPUTE_NULL, "compute", "null computes nothing on a device either"},
         {o->activation_dtype == WEIR_ACTIVATION_F32 || o->activation_dtype == WEIR_ACTIVATION_INT8,
          "activation_dtype", "activations on a device are bf16"},
         {o->dense_dtype != WEIR_DENSE_BF16, "dense_dtype", "a device takes dense weights as bf16"},
@@ -119,7 +123,7 @@ static weir_status check_device(const weir_options *o, weir_error *err) {
         {o->disk_offload_dir != NULL, "disk_offload_dir", "a device has no tiers below its memory"},
         {o->remote_store != NULL, "remote_store", "a device has no tiers below its memory"},
     };
-    for (size_t i = 0; o->device != WEIR_DEVICE_CPU && i < sizeof table / sizeof *table; i++)
+    for (size_t i = 0; uses_device(o) && i < sizeof table / sizeof *table; i++)
         if (table[i].asked)
             return weir_fail(err, WEIR_UNSUPPORTED, table[i].option, "%s", table[i].why);
     return WEIR_OK;
@@ -343,7 +347,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     if (st)
         return st;
     uint64_t memory = memory_limit();
-    if (o->device != WEIR_DEVICE_CPU) {
+    if (uses_device(o)) {
         st = modules_open(o->device == WEIR_DEVICE_CUDA ? GPU_CUDA : GPU_HIP, o->device_library,
                           o->device_modules, &l->device, err);
         if (!st)

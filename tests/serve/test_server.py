@@ -19,6 +19,8 @@ from test_http import Reader, Server, events, get, post, request, wait_for
 import test_http
 
 WEIR = MODEL = None
+# Devices have no exact column: WEIR_DEVICE=cuda runs these tests on one.
+COMPUTE = "exact" if os.environ.get("WEIR_DEVICE", "cpu") == "cpu" else "fast"
 JSON = "Content-Type: application/json"
 
 
@@ -309,7 +311,7 @@ class Abandoned(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Weir("--compute", "exact", "--threads", "1", "--max-num-seqs", "2")
+        cls.server = Weir("--compute", COMPUTE, "--threads", "1", "--max-num-seqs", "2")
 
     @classmethod
     def tearDownClass(cls):
@@ -412,7 +414,7 @@ class Abandoned(unittest.TestCase):
 
 
 class Stuck(Case):
-    options = ("--compute", "exact", "--threads", "1", "--stuck-timeout", "0")
+    options = ("--compute", COMPUTE, "--threads", "1", "--stuck-timeout", "0")
 
     def test_health_is_503_while_there_is_work_without_progress(self):
         # With no patience at all every running step counts as stuck, and an idle engine never.
@@ -438,7 +440,7 @@ class Ending(unittest.TestCase):
         return s, reader
 
     def test_F083_sigterm_under_load_drains(self):
-        server = Weir("--compute", "exact", "--threads", "1", "--drain-timeout", "300")
+        server = Weir("--compute", COMPUTE, "--threads", "1", "--drain-timeout", "300")
         s, reader = self.stream(server, 15 if test_http.SANITIZED else 500)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
@@ -459,7 +461,7 @@ class Ending(unittest.TestCase):
         server.stop()
 
     def test_F083_after_the_drain_time_streams_end_with_an_error_event(self):
-        server = Weir("--compute", "exact", "--threads", "1", "--drain-timeout", "0.2")
+        server = Weir("--compute", COMPUTE, "--threads", "1", "--drain-timeout", "0.2")
         s, reader = self.stream(server, 7000)
         server.process.send_signal(signal.SIGINT)
         data = b""
@@ -475,7 +477,7 @@ class Ending(unittest.TestCase):
         server.stop()
 
     def test_F083_a_second_signal_ends_at_once(self):
-        server = Weir("--compute", "exact", "--threads", "1")
+        server = Weir("--compute", COMPUTE, "--threads", "1")
         s, _ = self.stream(server, 7000)
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
