@@ -120,18 +120,29 @@ static void hash_piece(const struct disk_piece *p, const unsigned char *buffer, 
     p->part->sums[p->index][1] = h.high64;
 }
 
+/* The device with the pools failed: nothing of the job counts. */
+static void fail_piece(const struct disk_piece *p) {
+    if (!p->part->error)
+        p->part->error = EIO;
+    if (!p->job->error)
+        p->job->error = EIO;
+}
+
 void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer) {
+    bool ok = true;
     uint32_t layer, layers;
     size_t n = piece_bytes(d, p->part, p->index, &layer, &layers), unit = n;
     if (p->direction == DISK_READ)
         return;
     if (p->part->kind == SHELF_PAGE) {
-        memcpy(buffer, record_page(d->store, p->part->id), n);
+        ok = record_read_page(d->store, p->part->id, buffer);
     } else {
         unit = d->files->layout[SHELF_STATE].unit_bytes;
-        for (uint32_t i = 0; i < layers; i++)
-            record_pack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
+        for (uint32_t i = 0; i < layers && ok; i++)
+            ok = record_pack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
     }
+    if (!ok)
+        fail_piece(p);
     memset(buffer + n, 0, p->span - n);
     hash_piece(p, buffer, n);
 }
@@ -141,12 +152,14 @@ static void unpack(struct disk_mover *d, const struct disk_piece *p, const unsig
     size_t n = piece_bytes(d, p->part, p->index, &layer, &layers);
     hash_piece(p, buffer, n);
     if (p->part->kind == SHELF_PAGE) {
-        memcpy(record_page(d->store, p->part->id), buffer, n);
+        if (!record_write_page(d->store, p->part->id, buffer))
+            fail_piece(p);
         return;
     }
     size_t unit = d->files->layout[SHELF_STATE].unit_bytes;
     for (uint32_t i = 0; i < layers; i++)
-        record_unpack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
+        if (!record_unpack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit))
+            fail_piece(p);
 }
 
 /* Of all pieces in their order, and of what the record claims to be. */

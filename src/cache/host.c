@@ -4,6 +4,7 @@
  * changed to the other kind must go back to the system before the new ones are written. */
 #include "base/log.h"
 #include "cache/shelf_job.h"
+#include "cache/store_device.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -43,13 +44,28 @@ static uint64_t copy_hashed(unsigned char *to, const unsigned char *from, size_t
     return seed;
 }
 
+/* Pools of a device: one copy either way, beside the hash of what lies here. */
+static bool move_device(struct host_tier *h, bool storing, unsigned char *host,
+                        unsigned char *device, size_t bytes, uint64_t seed, uint64_t *sum) {
+    if (storing && !store_device_read(h->store->device, device, host, bytes))
+        return false;
+    *sum = XXH3_64bits_withSeed(host, bytes, seed);
+    return storing || store_device_write(h->store->device, device, host, bytes);
+}
+
 static void move_part(struct host_tier *h, struct shelf_part *p, bool storing) {
     unsigned char *device =
         p->kind == SHELF_PAGE ? record_page(h->store, p->id) : record_slot(h->store, p->id);
     unsigned char *host = place_at(h, p->kind, p->place);
     uint64_t seed = XXH3_64bits_withSeed(&p->key, sizeof p->key, p->position);
-    uint64_t sum =
-        copy_hashed(storing ? host : device, storing ? device : host, h->bytes[p->kind], seed);
+    uint64_t sum;
+    if (!h->store->device)
+        sum =
+            copy_hashed(storing ? host : device, storing ? device : host, h->bytes[p->kind], seed);
+    else if (!move_device(h, storing, host, device, h->bytes[p->kind], seed, &sum)) {
+        p->outcome = TIER_FAILED;
+        return;
+    }
     if (storing)
         p->sum[0] = sum;
     p->outcome = storing || p->sum[0] == sum ? TIER_OK : TIER_DAMAGED;

@@ -21,14 +21,19 @@ struct record_shape {
 size_t record_state_bytes(const struct record_shape *s);
 size_t record_layer_bytes(const struct record_shape *s);
 
-/* Bytes of page `page` or slot `slot` as they lie in the pools. */
+/* Bytes of page `page` or slot `slot` as they lie in the pools; of a device's: addresses there. */
 unsigned char *record_page(const struct cache_store *store, int32_t page);
 unsigned char *record_slot(const struct cache_store *store, int32_t slot);
 
-/* Between a slot and the record of one layer (record_layer_bytes long). */
-void record_pack_layer(const struct record_shape *s, const struct cache_store *store, int32_t slot,
+/* Between a page and its record, page_bytes long. False: a device failed. */
+bool record_read_page(const struct cache_store *store, int32_t page, void *out);
+bool record_write_page(const struct cache_store *store, int32_t page, const void *in);
+
+/* Between a slot and the record of one layer (record_layer_bytes long). A device keeps windows as
+ * BF16: what comes from elsewhere is rounded. False: a device failed. */
+bool record_pack_layer(const struct record_shape *s, const struct cache_store *store, int32_t slot,
                        uint32_t layer, void *out);
-void record_unpack_layer(const struct record_shape *s, const struct cache_store *store,
+bool record_unpack_layer(const struct record_shape *s, const struct cache_store *store,
                          int32_t slot, uint32_t layer, const void *in);
 
 #endif

@@ -416,7 +416,7 @@ static enum tier_result load_item(struct remote_mover *v, struct tier_move *m, u
     const unsigned char *payload = (const unsigned char *)r->str + REMOTE_HEADER_BYTES;
     if (value.kind == REMOTE_PAGE) {
         if (wanted)
-            memcpy(record_page(v->setup->store, m->pages[item]), payload, shape->page_bytes);
+            record_write_page(v->setup->store, m->pages[item], payload);
     } else if (memcmp(v->layer_sums, v->manifest + (size_t)value.layer * shape->heads,
                       shape->heads * sizeof(uint64_t)) != 0) {
         result = TIER_DAMAGED; /* whole, but of another computation than the manifest's */

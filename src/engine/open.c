@@ -119,9 +119,8 @@ static weir_status check_device(const weir_options *o, weir_error *err) {
         {o->dense_dtype != WEIR_DENSE_BF16, "dense_dtype", "a device takes dense weights as bf16"},
         {kv_choice(o) != WEIR_KV_BF16, "kv_dtype", "history on a device is bf16"},
         {o->expert_cache_bytes > 0, "expert_cache_bytes", "a device holds all experts"},
-        {o->cpu_offload_bytes > 0, "cpu_offload_bytes", "a device has no tiers below its memory"},
-        {o->disk_offload_dir != NULL, "disk_offload_dir", "a device has no tiers below its memory"},
-        {o->remote_store != NULL, "remote_store", "a device has no tiers below its memory"},
+        {o->remote_store != NULL, "remote_store",
+         "a remote store takes what the CPU computes; below a device are host memory and disk"},
     };
     for (size_t i = 0; uses_device(o) && i < sizeof table / sizeof *table; i++)
         if (table[i].asked)

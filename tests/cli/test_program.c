@@ -63,7 +63,7 @@ static void a_device_that_is_not_there_is_one_line(void **state) {
         {"--kv-cache-dtype fp8", "history on a device is bf16"},
         {"--dense-dtype int8", "a device takes dense weights as bf16"},
         {"--activation-dtype int8", "activations on a device are bf16"},
-        {"--cpu-offload-bytes 1G", "a device has no tiers"},
+        {"--remote-store redis://localhost", "below a device are host memory and disk"},
         {"--expert-cache-bytes 1G", "a device holds all experts"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

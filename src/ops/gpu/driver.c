@@ -1,61 +1,15 @@
 /* driver.c: see driver.h. The functions of both drivers that we use mean the same and take the
  * same, but for launches, contexts and texts of errors; so one table serves both, by two lists of
  * names. */
-#include "ops/gpu/driver.h"
+#include "ops/gpu/driver_inside.h"
 
-#include "base/error.h"
 #include "base/file.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MODULES_MOST = 32, MODULE_BYTES = 256 << 20 };
-
-/* What the drivers call results, contexts, streams and so on are numbers and pointers to us. */
-struct api {
-    int (*init)(unsigned);
-    int (*count)(int *);
-    int (*get)(int *, int);
-    int (*name)(char *, int, int);
-    int (*attribute)(int *, int, int);
-    int (*total)(size_t *, int);
-    int (*take)(uint64_t *, size_t);
-    int (*free)(uint64_t);
-    int (*copy_in)(uint64_t, const void *, size_t, void *);
-    int (*copy_out)(void *, uint64_t, size_t, void *);
-    int (*copy_on)(uint64_t, uint64_t, size_t, void *);
-    int (*fill)(uint64_t, unsigned char, size_t, void *);
-    int (*stream_make)(void **, unsigned);
-    int (*stream_wait)(void *);
-    int (*stream_free)(void *);
-    int (*capture_begin)(void *, int);
-    int (*capture_end)(void *, void **);
-    int (*graph_make)(void **, void *, unsigned long long);
-    int (*graph_launch)(void *, void *);
-    int (*graph_free)(void *);
-    int (*capture_free)(void *);
-    int (*event_make)(void **, unsigned);
-    int (*event_record)(void *, void *);
-    int (*event_wait)(void *);
-    int (*event_elapsed)(float *, void *, void *);
-    int (*event_free)(void *);
-    int (*module_load)(void **, const void *);
-    int (*module_find)(void **, void *, const char *);
-    int (*module_free)(void *);
-    /* CUDA alone */
-    int (*context_retain)(void **, int);
-    int (*context_set)(void *);
-    int (*context_release)(int);
-    int (*function_set)(void *, int, int);
-    int (*launch)(const void *, void *, void **, void **);
-    int (*error_text)(int, const char **);
-    /* HIP alone */
-    int (*device_set)(int);
-    int (*launch_hip)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                      void *, void **, void **);
-    const char *(*error_text_hip)(int);
-};
+enum { MODULE_BYTES = 256 << 20 };
 
 static const struct {
     const char *name[2]; /* CUDA, HIP; NULL: not there */
@@ -89,6 +43,8 @@ static const struct {
     FUNCTION(event_wait, "cuEventSynchronize", "hipEventSynchronize"),
     FUNCTION(event_elapsed, "cuEventElapsedTime", "hipEventElapsedTime"),
     FUNCTION(event_free, "cuEventDestroy_v2", "hipEventDestroy"),
+    FUNCTION(host_take, "cuMemHostAlloc", "hipHostMalloc"),
+    FUNCTION(host_free, "cuMemFreeHost", "hipHostFree"),
     FUNCTION(module_load, "cuModuleLoadData", "hipModuleLoadData"),
     FUNCTION(module_find, "cuModuleGetFunction", "hipModuleGetFunction"),
     FUNCTION(module_free, "cuModuleUnload", "hipModuleUnload"),
@@ -101,17 +57,6 @@ static const struct {
     FUNCTION(device_set, NULL, "hipSetDevice"),
     FUNCTION(launch_hip, NULL, "hipModuleLaunchKernel"),
     FUNCTION(error_text_hip, NULL, "hipGetErrorString"),
-};
-
-struct gpu_device {
-    enum gpu_vendor vendor;
-    struct api api;
-    void *library;
-    const char *library_name;
-    int device;
-    void *context, *stream, *mark[GPU_MARKS], *module[MODULES_MOST];
-    uint32_t n_modules;
-    struct gpu_facts facts;
 };
 
 /* Numbers of the drivers' headers. */
@@ -152,7 +97,7 @@ static weir_status fail(struct gpu_device *d, int code, const char *what, weir_e
                      "%s: error %d, %s", what, code, text ? text : "of an unknown kind");
 }
 
-static weir_status check(struct gpu_device *d, int code, const char *what, weir_error *err) {
+weir_status gpu_check(struct gpu_device *d, int code, const char *what, weir_error *err) {
     return code ? fail(d, code, what, err) : WEIR_OK;
 }
 
@@ -200,7 +145,7 @@ static weir_status choose_device(struct gpu_device *d, uint32_t index, weir_erro
     if (index >= (uint32_t)n)
         return weir_fail(err, WEIR_UNSUPPORTED, d->library_name,
                          "has no device %" PRIu32 ": there are %d", index, n);
-    return check(d, d->api.get(&d->device, (int)index), "device", err);
+    return gpu_check(d, d->api.get(&d->device, (int)index), "device", err);
 }
 
 static weir_status learn_facts(struct gpu_device *d, weir_error *err) {
@@ -223,13 +168,13 @@ static weir_status learn_facts(struct gpu_device *d, weir_error *err) {
     d->facts.major = (uint32_t)major;
     d->facts.minor = (uint32_t)minor;
     d->facts.wave = cuda ? 32 : 64;
-    return check(d, code, "properties of the device", err);
+    return gpu_check(d, code, "properties of the device", err);
 }
 
 weir_status gpu_device_enter(struct gpu_device *d, weir_error *err) {
     int code =
         d->vendor == GPU_CUDA ? d->api.context_set(d->context) : d->api.device_set(d->device);
-    return check(d, code, "cannot be entered", err);
+    return gpu_check(d, code, "cannot be entered", err);
 }
 
 static weir_status begin(struct gpu_device *d, weir_error *err) {
@@ -244,7 +189,7 @@ static weir_status begin(struct gpu_device *d, weir_error *err) {
     code = d->api.stream_make(&d->stream, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_MARKS; i++)
         code = code ? code : d->api.event_make(&d->mark[i], 0);
-    return check(d, code, "cannot begin", err);
+    return gpu_check(d, code, "cannot begin", err);
 }
 
 weir_status gpu_device_open(enum gpu_vendor vendor, uint32_t index, const char *library,
@@ -321,8 +266,8 @@ weir_status gpu_kernel_find(struct gpu_device *d, const char *name, uint32_t sha
         return weir_fail(err, WEIR_UNSUPPORTED, name, "is in none of the %" PRIu32 " modules",
                          d->n_modules);
     if (d->vendor == GPU_CUDA && shared_bytes > SHARED_WITHOUT_ASKING)
-        return check(d, d->api.function_set(*kernel, CUDA_SHARED_BYTES, (int)shared_bytes),
-                     "shared memory", err);
+        return gpu_check(d, d->api.function_set(*kernel, CUDA_SHARED_BYTES, (int)shared_bytes),
+                         "shared memory", err);
     return WEIR_OK;
 }
 
@@ -333,10 +278,10 @@ weir_status gpu_kernel_launch(struct gpu_device *d, void *kernel, const struct g
     memcpy(&arguments[0], &record, sizeof record);
     const char *name = gpu_kernel_info(l->kernel)->name;
     if (d->vendor == GPU_HIP)
-        return check(d,
-                     d->api.launch_hip(kernel, l->blocks_x, l->blocks_y, 1, l->threads, 1, 1,
-                                       l->shared_bytes, d->stream, arguments, NULL),
-                     name, err);
+        return gpu_check(d,
+                         d->api.launch_hip(kernel, l->blocks_x, l->blocks_y, 1, l->threads, 1, 1,
+                                           l->shared_bytes, d->stream, arguments, NULL),
+                         name, err);
     struct cuda_attribute begin = {.id = CUDA_PROGRAMMATIC, .u.value = 1};
     struct cuda_launch config = {.grid = {l->blocks_x, l->blocks_y, 1},
                                  .block = {l->threads, 1, 1},
@@ -344,14 +289,14 @@ weir_status gpu_kernel_launch(struct gpu_device *d, void *kernel, const struct g
                                  .stream = d->stream,
                                  .attributes = &begin,
                                  .n_attributes = early && d->facts.major >= 9};
-    return check(d, d->api.launch(&config, kernel, arguments, NULL), name, err);
+    return gpu_check(d, d->api.launch(&config, kernel, arguments, NULL), name, err);
 }
 
 /* ------------------------------------------------------------------------------ memory */
 
 weir_status gpu_memory_take(struct gpu_device *d, size_t bytes, uint64_t *address,
                             weir_error *err) {
-    return check(d, d->api.take(address, bytes), "memory", err);
+    return gpu_check(d, d->api.take(address, bytes), "memory", err);
 }
 void gpu_memory_free(struct gpu_device *d, uint64_t address) {
     if (address)
@@ -359,28 +304,28 @@ void gpu_memory_free(struct gpu_device *d, uint64_t address) {
 }
 weir_status gpu_copy_in(struct gpu_device *d, uint64_t to, const void *from, size_t bytes,
                         weir_error *err) {
-    return check(d, d->api.copy_in(to, from, bytes, d->stream), "copy to the device", err);
+    return gpu_check(d, d->api.copy_in(to, from, bytes, d->stream), "copy to the device", err);
 }
 weir_status gpu_copy_out(struct gpu_device *d, void *to, uint64_t from, size_t bytes,
                          weir_error *err) {
-    return check(d, d->api.copy_out(to, from, bytes, d->stream), "copy from the device", err);
+    return gpu_check(d, d->api.copy_out(to, from, bytes, d->stream), "copy from the device", err);
 }
 weir_status gpu_copy_on(struct gpu_device *d, uint64_t to, uint64_t from, size_t bytes,
                         weir_error *err) {
-    return check(d, d->api.copy_on(to, from, bytes, d->stream), "copy on the device", err);
+    return gpu_check(d, d->api.copy_on(to, from, bytes, d->stream), "copy on the device", err);
 }
 weir_status gpu_fill(struct gpu_device *d, uint64_t to, uint8_t byte, size_t bytes,
                      weir_error *err) {
-    return check(d, d->api.fill(to, byte, bytes, d->stream), "fill", err);
+    return gpu_check(d, d->api.fill(to, byte, bytes, d->stream), "fill", err);
 }
 weir_status gpu_wait(struct gpu_device *d, weir_error *err) {
-    return check(d, d->api.stream_wait(d->stream), "wait", err);
+    return gpu_check(d, d->api.stream_wait(d->stream), "wait", err);
 }
 
 /* ------------------------------------------------------------------------------ graphs and time */
 
 weir_status gpu_graph_begin(struct gpu_device *d, weir_error *err) {
-    return check(d, d->api.capture_begin(d->stream, CAPTURE_RELAXED), "graph", err);
+    return gpu_check(d, d->api.capture_begin(d->stream, CAPTURE_RELAXED), "graph", err);
 }
 
 weir_status gpu_graph_end(struct gpu_device *d, struct gpu_graph **out, weir_error *err) {
@@ -390,11 +335,11 @@ weir_status gpu_graph_end(struct gpu_device *d, struct gpu_graph **out, weir_err
     if (captured)
         d->api.capture_free(captured);
     *out = graph;
-    return check(d, code, "graph", err);
+    return gpu_check(d, code, "graph", err);
 }
 
 weir_status gpu_graph_launch(struct gpu_device *d, struct gpu_graph *g, weir_error *err) {
-    return check(d, d->api.graph_launch(g, d->stream), "graph", err);
+    return gpu_check(d, d->api.graph_launch(g, d->stream), "graph", err);
 }
 
 void gpu_graph_free(struct gpu_device *d, struct gpu_graph *g) {
@@ -403,7 +348,7 @@ void gpu_graph_free(struct gpu_device *d, struct gpu_graph *g) {
 }
 
 weir_status gpu_mark(struct gpu_device *d, unsigned mark, weir_error *err) {
-    return check(d, d->api.event_record(d->mark[mark], d->stream), "mark", err);
+    return gpu_check(d, d->api.event_record(d->mark[mark], d->stream), "mark", err);
 }
 
 weir_status gpu_marked_us(struct gpu_device *d, double *us, weir_error *err) {
@@ -411,5 +356,5 @@ weir_status gpu_marked_us(struct gpu_device *d, double *us, weir_error *err) {
     int code = d->api.event_wait(d->mark[1]);
     code = code ? code : d->api.event_elapsed(&ms, d->mark[0], d->mark[1]);
     *us = (double)ms * 1000;
-    return check(d, code, "time", err);
+    return gpu_check(d, code, "time", err);
 }

@@ -2,7 +2,8 @@
  * (src/ops/gpu/emu): as CUDA's with waves of 32 lanes, and as HIP's (EMULATED_HIP) with 64. With it
  * everything of the column for devices runs on this machine, but for the speed. Memory is this
  * machine's and full of NaN when it is taken; a graph is a list of launches. Errors of kernels are
- * what the emulator says. One device, one stream, one thread at a time. */
+ * what the emulator says. One device; one
+ * thread at a time launches, others may copy. */
 #include "ops/gpu/emu/emu.h"
 #include "ops/gpu/launch.h"
 
@@ -49,7 +50,8 @@ struct launch {
 struct graph {
     struct launch *first, **last;
 };
-static struct graph *capture; /* NULL: launches happen at once */
+static struct graph *capture;           /* NULL: launches happen at once */
+static _Atomic(void *) captured_stream; /* the stream whose launches do not */
 static weir_error fault;
 
 static int run(const struct launch *l) {
@@ -142,28 +144,28 @@ int NAME(cuMemFree_v2, hipFree)(uint64_t address) {
 }
 int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(uint64_t to, const void *from, size_t n,
                                                    void *stream) {
-    if (capture)
+    if (stream == captured_stream)
         return NOT_IN_CAPTURE;
     memcpy((void *)(uintptr_t)to, from, n);
     return 0;
 }
 int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void *to, uint64_t from, size_t n,
                                                    void *stream) {
-    if (capture)
+    if (stream == captured_stream)
         return NOT_IN_CAPTURE;
     memcpy(to, (void *)(uintptr_t)from, n);
     return 0;
 }
 int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(uint64_t to, uint64_t from, size_t n,
                                                    void *stream) {
-    if (capture)
+    if (stream == captured_stream)
         return NOT_IN_CAPTURE;
     memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n);
     return 0;
 }
 int NAME(cuMemsetD8Async, hipMemsetD8Async)(uint64_t to, unsigned char byte, size_t n,
                                             void *stream) {
-    if (capture)
+    if (stream == captured_stream)
         return NOT_IN_CAPTURE;
     memset((void *)(uintptr_t)to, byte, n);
     return 0;
@@ -172,7 +174,7 @@ int NAME(cuStreamCreate, hipStreamCreateWithFlags)(void **stream, unsigned flags
     return one(stream);
 }
 int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *stream) {
-    return capture ? NOT_IN_CAPTURE : 0;
+    return stream == captured_stream ? NOT_IN_CAPTURE : 0;
 }
 int NAME(cuStreamDestroy_v2, hipStreamDestroy)(void *stream) {
     return none(stream);
@@ -191,11 +193,13 @@ int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(void *stream, int mode)
     if (!capture)
         return OUT_OF_MEMORY;
     capture->last = &capture->first;
+    captured_stream = stream;
     return 0;
 }
 int NAME(cuStreamEndCapture, hipStreamEndCapture)(void *stream, void **graph) {
     *graph = capture;
     capture = NULL;
+    captured_stream = NULL;
     return *graph ? 0 : NOT_IN_CAPTURE;
 }
 /* The graph that runs takes over the launches of the one that was captured. */
@@ -238,6 +242,13 @@ int NAME(cuEventElapsedTime, hipEventElapsedTime)(float *ms, void *from, void *t
 }
 int NAME(cuEventDestroy_v2, hipEventDestroy)(void *event) {
     return none(event);
+}
+int NAME(cuMemHostAlloc, hipHostMalloc)(void **memory, size_t bytes, unsigned flags) {
+    *memory = malloc(bytes);
+    return *memory ? 0 : OUT_OF_MEMORY;
+}
+int NAME(cuMemFreeHost, hipHostFree)(void *memory) {
+    return none(memory);
 }
 /* Any file that says it is for the emulator will do: the kernels are in this library. */
 int NAME(cuModuleLoadData, hipModuleLoadData)(void **module, const void *image) {

@@ -134,6 +134,14 @@ int NAME(cuEventElapsedTime, hipEventElapsedTime)(float *ms, void *from, void *t
 int NAME(cuEventDestroy_v2, hipEventDestroy)(void *event) {
     return unmake(event);
 }
+int NAME(cuMemHostAlloc, hipHostMalloc)(void **memory, size_t bytes, unsigned flags) {
+    *memory = malloc(bytes);
+    fake_open += *memory != NULL;
+    return *memory ? 0 : 2;
+}
+int NAME(cuMemFreeHost, hipHostFree)(void *memory) {
+    return unmake(memory);
+}
 int NAME(cuModuleLoadData, hipModuleLoadData)(void **module, const void *image) {
     return memcmp(image, "module", 6) == 0 ? make(module) : 200;
 }

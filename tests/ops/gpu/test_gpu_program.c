@@ -1,61 +1,14 @@
 /* test_gpu_program.c: whole models on the column for devices, with the emulator behind the driver:
  * logits beside the exact column's, and what may not show: chunks, pages, graphs. */
 #include "tests/forward/rig.h"
-
-#include "load/modules.h"
+#include "tests/ops/gpu/emulated.h"
 
 #include <jansson.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { LONGEST = 96 };
 
-/* `rows` of the long test: the emulator takes half a second for one of tiny-k3. */
-static const struct vendor {
-    enum gpu_vendor vendor;
-    const char *library, *module;
-    uint32_t rows;
-} vendors[] = {{GPU_CUDA, "emulated_cuda.so", "all.cubin", RIG_SLOW ? 8 : 68},
-               {GPU_HIP, "emulated_hip.so", "all.hsaco", 8}};
-enum { VENDORS = 2 };
-
-static char modules[64], library[4096];
-
-static const char *library_of(const struct vendor *v) {
-    const char *dir = getenv("WEIR_FAKE_DRIVERS");
-    snprintf(library, sizeof library, "%s/%s", dir ? dir : ".", v->library);
-    return library;
-}
-
-static struct gpu_device *open_device(const struct vendor *v) {
-    struct gpu_device *d;
-    weir_error err;
-    if (modules_open(v->vendor, library_of(v), modules, &d, &err))
-        fail_msg("%s: %s", err.where, err.message);
-    return d;
-}
-
-static int make_modules(void **state) {
-    snprintf(modules, sizeof modules, "/tmp/weir_modules_XXXXXX");
-    assert_non_null(mkdtemp(modules));
-    for (int i = 0; i < VENDORS; i++) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/%s", modules, vendors[i].module);
-        FILE *f = fopen(path, "w");
-        assert_non_null(f);
-        fputs("emulated kernels are in the library of the driver\n", f);
-        fclose(f);
-    }
-    return 0;
-}
-static int remove_modules(void **state) {
-    for (int i = 0; i < VENDORS; i++) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/%s", modules, vendors[i].module);
-        unlink(path);
-    }
-    return rmdir(modules);
-}
+/* Rows of the long test: the emulator takes half a second for one of tiny-k3. */
+static const uint32_t rows_of_vendor[EMULATED_VENDORS] = {RIG_SLOW ? 8 : 68, 8};
 
 static struct runner_options options_of(struct gpu_device *d, uint32_t sequences) {
     return (struct runner_options){.column = d ? &column_gpu : &column_ref,
@@ -130,11 +83,11 @@ static void logits_keep_the_bound_of_bf16(void **state) {
     const uint32_t vocab = exact.m.vocab;
     float *want = logits_of(&exact, ids, N, whole);
     rig_close(&exact);
-    for (int v = 0; v < VENDORS; v++) {
+    for (int v = 0; v < EMULATED_VENDORS; v++) {
         struct rig g;
-        o = options_of(open_device(&vendors[v]), 1);
+        o = options_of(emulated_open(v), 1);
         rig_open(&g, "models/tiny-k3", &o);
-        const uint32_t n = vendors[v].rows;
+        const uint32_t n = rows_of_vendor[v];
         float *got = logits_of(&g, ids, n, n == N ? pieces : few);
         double error = rms(got, want, (size_t)n * vocab);
         uint32_t same = 0;
@@ -142,7 +95,7 @@ static void logits_keep_the_bound_of_bf16(void **state) {
             same += best(got + (size_t)i * vocab, vocab) == best(want + (size_t)i * vocab, vocab);
         if (!(error <= 0.2) || same * 100 < n * 97)
             fail_msg("%s: root mean square error %.4f, the same best id in %u of %u rows",
-                     vendors[v].library, error, same, n);
+                     emulated_vendors[v].library, error, same, n);
         test_free(got);
         rig_close(&g);
         gpu_device_close(o.device);
@@ -154,10 +107,10 @@ static void logits_keep_the_bound_of_bf16(void **state) {
  * whose pages and slot are others, is the graph that was made of it. */
 static void a_graph_gives_the_bits_of_single_launches(void **state) {
     enum { N = 5 };
-    for (int v = 0; v < VENDORS; v++) {
+    for (int v = 0; v < EMULATED_VENDORS; v++) {
         struct rig g;
         int32_t ids[N + 1];
-        struct runner_options o = options_of(open_device(&vendors[v]), 2);
+        struct runner_options o = options_of(emulated_open(v), 2);
         rig_open(&g, "models/tiny-k3", &o);
         rig_ids(ids, N + 1, g.m.vocab, 5);
         float *first = test_malloc(g.m.vocab * sizeof(float));
@@ -183,7 +136,7 @@ static void sequences_of_a_batch_do_not_touch_each_other(void **state) {
     enum { N = 4, SEQUENCES = 3 };
     struct rig g;
     int32_t ids[SEQUENCES][N + 1];
-    struct runner_options o = options_of(open_device(&vendors[0]), 2 * SEQUENCES);
+    struct runner_options o = options_of(emulated_open(0), 2 * SEQUENCES);
     rig_open(&g, "models/tiny-k3", &o);
     const uint32_t vocab = g.m.vocab;
     float *alone[SEQUENCES];
@@ -219,11 +172,11 @@ static void sequences_of_a_batch_do_not_touch_each_other(void **state) {
 static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
     struct gpu_device *d;
     weir_error err;
-    assert_int_equal(modules_open(GPU_CUDA, "/nowhere/libcuda.so", modules, &d, &err),
+    assert_int_equal(modules_open(GPU_CUDA, "/nowhere/libcuda.so", emulated_modules, &d, &err),
                      WEIR_UNSUPPORTED);
     assert_string_equal(err.where, "/nowhere/libcuda.so");
     assert_null(d);
-    assert_int_equal(modules_open(GPU_CUDA, library_of(&vendors[0]), "/nowhere", &d, &err),
+    assert_int_equal(modules_open(GPU_CUDA, emulated_file(0), "/nowhere", &d, &err),
                      WEIR_UNSUPPORTED);
     assert_string_equal(err.where, "/nowhere");
     assert_non_null(strstr(err.message, "*.cubin"));
@@ -231,7 +184,7 @@ static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
     /* Latents of 16 with 4 more dimensions: not pieces of 16 bytes. */
     struct rig g;
     char dir[4096];
-    struct runner_options o = options_of(open_device(&vendors[0]), 1);
+    struct runner_options o = options_of(emulated_open(0), 1);
     snprintf(dir, sizeof dir, "%s", source_path("models/micro-k3-odd"));
     assert_int_equal(model_open(dir, &g.m, &err), WEIR_OK);
     assert_int_equal(weights_open(dir, &g.m, &g.w, &err), WEIR_OK);
@@ -249,5 +202,5 @@ int main(void) {
         cmocka_unit_test(sequences_of_a_batch_do_not_touch_each_other),
         cmocka_unit_test(what_a_device_cannot_do_is_said_when_it_is_opened),
     };
-    return cmocka_run_group_tests(tests, make_modules, remove_modules);
+    return cmocka_run_group_tests(tests, emulated_begin, emulated_end);
 }
