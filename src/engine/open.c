@@ -117,7 +117,7 @@ static weir_status check_device(const weir_options *o, weir_error *err) {
         {o->activation_dtype == WEIR_ACTIVATION_F32 || o->activation_dtype == WEIR_ACTIVATION_INT8,
          "activation_dtype", "activations on a device are bf16"},
         {o->dense_dtype != WEIR_DENSE_BF16, "dense_dtype", "a device takes dense weights as bf16"},
-        {kv_choice(o) != WEIR_KV_BF16, "kv_dtype", "history on a device is bf16"},
+        {kv_choice(o) == WEIR_KV_F32, "kv_dtype", "history on a device is bf16 or fp8"},
         {o->expert_cache_bytes > 0, "expert_cache_bytes", "a device holds all experts"},
         {o->remote_store != NULL, "remote_store",
          "a remote store takes what the CPU computes; below a device are host memory and disk"},

@@ -318,13 +318,15 @@ static void kda(struct device_program *p, const struct op *op, const struct batc
 static void mla_write(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_mla_write *a = &op->u.mla_write;
     const uint32_t extra = a->pool->width - a->kv_lora;
+    const size_t record = kv_record_bytes(a->pool->dtype, a->kv_lora, extra);
     const struct gpu_mla_write r = {
         .kv = full(p, a->kv, 0),
         .norm = vector(p, a->norm, a->kv_lora),
-        .pool = a->pool->data +
-                (size_t)a->layer * PAGE_TOKENS * kv_record_bytes(a->pool->dtype, a->kv_lora, extra),
+        .pool = a->pool->data + (size_t)a->layer * PAGE_TOKENS * record,
         .places = of_batch(p, p->batch.places),
         .page_bytes = a->pool->page_bytes,
+        .record_bytes = (uint32_t)record,
+        .fp8 = a->pool->dtype == DTYPE_FP8,
         .kv_stride = a->kv.stride,
         .latent = a->kv_lora,
         .extra = extra,
@@ -339,6 +341,7 @@ static void attend(struct device_program *p, const struct op *op, uint32_t row, 
     const struct op_mla *a = &op->u.mla;
     const uint32_t q_step = a->nope_dim + a->rope_dim, head_rows = a->nope_dim + a->v_dim;
     const uint32_t latents = a->heads * a->kv_lora;
+    const size_t record = kv_record_bytes(a->pool->dtype, a->kv_lora, a->rope_dim);
     struct gpu_linear in = {.n_parts = 1, .x_rows = rows, .steps = a->heads};
     in.part[0] = (struct gpu_linear_part){
         .w = keys(p, a),
@@ -358,11 +361,12 @@ static void attend(struct device_program *p, const struct op *op, uint32_t row, 
     const struct gpu_mla_split split = {
         .qa = (uint16_t *)at_address(p->queries) - (uint64_t)row * latents,
         .q = half(p, a->q, 0),
-        .kv = a->pool->data + (size_t)a->layer * PAGE_TOKENS *
-                                  kv_record_bytes(a->pool->dtype, a->kv_lora, a->rope_dim),
+        .kv = a->pool->data + (size_t)a->layer * PAGE_TOKENS * record,
         .seqs = seqs + row,
         .pages = at_address(p->batch.pages_at),
         .page_bytes = a->pool->page_bytes,
+        .record_bytes = (uint32_t)record,
+        .fp8 = a->pool->dtype == DTYPE_FP8,
         .heads = a->heads,
         .latent = a->kv_lora,
         .extra = a->rope_dim,

@@ -104,6 +104,17 @@ GPU_FN float gpu_softplus(float x) {
 GPU_FN float gpu_from_e4m3(uint32_t code) {
     return gpu_as_f32((code & 0x80u) << 24 | (code & 0x7Fu) << 20) * 0x1p120f;
 }
+/* The E4M3 code of a number of at most 448, to nearest even; of larger ones that of 448; NaN is
+ * NaN. */
+GPU_FN uint32_t gpu_to_e4m3(float f) {
+    const uint32_t u = gpu_as_u32(f), sign = u >> 24 & 0x80u, a = u & 0x7FFFFFFFu;
+    /* Adding 2^14 leaves multiples of 2^-9, the step of the smallest codes. */
+    const uint32_t small = gpu_as_u32(gpu_as_f32(a) + 0x1p14f) & 0xFFu;
+    uint32_t normal = ((a + 0x7FFFFu + (a >> 20 & 1u)) >> 20) - (120u << 3);
+    normal = a > 0x43E00000u ? 0x7Eu : normal;
+    normal = a > 0x7F800000u ? 0x7Fu : normal;
+    return sign | (a < 0x3C800000u ? small : normal);
+}
 /* A key whose order as an unsigned number is that of floats; NaN above or below all. */
 GPU_FN uint32_t gpu_order_key(float f) {
     uint32_t u = gpu_as_u32(f);

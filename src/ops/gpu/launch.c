@@ -1,6 +1,8 @@
 /* launch.c: see launch.h. Figures that were measured: docs/performance.md. */
 #include "ops/gpu/launch.h"
 
+#include "ops/kv.h"
+
 #include <stdbool.h>
 
 #define KERNEL_INFO(NAME, RECORD, FILE) {#NAME, #FILE, sizeof(struct RECORD)},
@@ -162,15 +164,24 @@ struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows)
     return (struct gpu_launch){GPU_weir_combine, rows, 1, 256, sizeof(struct gpu_norm_shared)};
 }
 
+_Static_assert((int)GPU_KV_SCALED == (int)KV_SCALED, "kernels read what others wrote");
+
+/* Records as the kernels expect them. */
+static bool history_fits(uint32_t latent, uint32_t extra, uint32_t record_bytes, bool fp8) {
+    return latent <= GPU_LATENT_MOST && extra <= GPU_EXTRA_MOST && latent % 8 == 0 &&
+           extra % 8 == 0 &&
+           record_bytes == kv_record_bytes(fp8 ? DTYPE_FP8 : DTYPE_BF16, latent, extra);
+}
+
 struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
                                        struct gpu_shape shape) {
     const uint32_t tiles = divide_up(a->heads, GPU_MLA_HEADS);
-    if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8 ||
-        !a->shares || a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
+    if (!history_fits(a->latent, a->extra, a->record_bytes, a->fp8) || !a->shares ||
+        a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_mla_split, a->shares, tiles * rows, 256,
-                               shape.wave == 32 ? sizeof(struct gpu_mla_shared_32)
-                                                : sizeof(struct gpu_mla_shared_64)};
+    return (struct gpu_launch){
+        a->fp8 ? GPU_weir_mla_split_fp8 : GPU_weir_mla_split, a->shares, tiles * rows, 256,
+        shape.wave == 32 ? sizeof(struct gpu_mla_shared_32) : sizeof(struct gpu_mla_shared_64)};
 }
 
 /* As many as keep every multiprocessor busy once. */
@@ -195,9 +206,10 @@ struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t r
 }
 
 struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows) {
-    if (a->latent > GPU_LATENT_MOST || a->extra > GPU_EXTRA_MOST || a->latent % 8 || a->extra % 8)
+    if (!history_fits(a->latent, a->extra, a->record_bytes, a->fp8))
         return none;
-    return (struct gpu_launch){GPU_weir_mla_write, rows, 1, 64, sizeof(struct gpu_norm_shared)};
+    return (struct gpu_launch){a->fp8 ? GPU_weir_mla_write_fp8 : GPU_weir_mla_write, rows, 1, 64,
+                               sizeof(struct gpu_norm_shared)};
 }
 
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows) {

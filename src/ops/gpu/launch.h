@@ -30,6 +30,8 @@
     X(weir_mla_merge, gpu_mla_merge, mla)                                                          \
     X(weir_gemm_256, gpu_linear, gemm)                                                             \
     X(weir_gemm_128, gpu_linear, gemm)                                                             \
+    X(weir_mla_split_fp8, gpu_mla_split, mla_fp8)                                                  \
+    X(weir_mla_write_fp8, gpu_mla_write, mla_write)                                                \
     X(weir_mla_write, gpu_mla_write, mla_write)                                                    \
     X(weir_embed, gpu_embed, elements)                                                             \
     X(weir_glu, gpu_glu, elements)

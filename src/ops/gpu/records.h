@@ -18,6 +18,7 @@ enum {
     GPU_TAPS_MOST = 4,       /* of the short convolution */
     GPU_LATENT_MOST = 512,
     GPU_EXTRA_MOST = 64,
+    GPU_KV_SCALED = 128,     /* values of FP8 history that share a scale */
     GPU_SHARES_MOST = 256,   /* of the positions of a sequence */
     GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
 };
@@ -124,8 +125,8 @@ struct gpu_route {
     float scale;
 };
 
-/* struct op_mla_write (ops.h), BF16 history. Record `position` of page `page` of this layer is
- * written from row i for place i; page < 0: none. A block a row. */
+/* struct op_mla_write (ops.h), BF16 or FP8 history (ops/kv.h). Record `position` of page `page` of
+ * this layer is written from row i for place i; page < 0: none. A block a row. */
 struct gpu_mla_place {
     int32_t page;
     uint32_t position; /* in the page */
@@ -136,18 +137,20 @@ struct gpu_mla_write {
     uint8_t *pool; /* of this layer */
     const struct gpu_mla_place *places;
     uint64_t page_bytes;
+    uint32_t record_bytes;
     uint32_t kv_stride, latent, extra;
+    uint32_t fp8;
     float eps;
 };
 
 /* Latent attention of single tokens in the absorbed form, over a share of the positions: 16 heads
  * of one row a block. qa: queries in latent space, head h from h * latent on; q: the queries they
  * were made from, of which `extra` values behind `nope` ones are taken raw. Position t of a
- * sequence is record t % 64 of page pages[first_page + t / 64]: latent + extra BF16 values, a
- * multiple of 8. Share s of a sequence is of positions from s * its `share` on; its sum, divided by
- * that of its weights, goes to `part`, and the base-2 logarithm of that sum to `lse`, both
- * [rows][heads][shares]. How many shares there may be is the launch's, how long they are the
- * sequence's: so one graph serves sequences of any length. */
+ * sequence is record t % 64 of page pages[first_page + t / 64]: latent + extra BF16 values, both
+ * multiples of 8, or as FP8 (ops/kv.h). Share s of a sequence is of positions from s * its `share`
+ * on; its sum, divided by that of its weights, goes to `part`, and the base-2 logarithm of that sum
+ * to `lse`, both [rows][heads][shares]. How many shares there may be is the launch's, how long they
+ * are the sequence's: so one graph serves sequences of any length. */
 struct gpu_mla_seq {
     uint32_t row, positions, first_page; /* positions 0: no sequence, zeros come out */
     uint32_t share;                      /* positions, a multiple of 64 */
@@ -159,6 +162,7 @@ struct gpu_mla_split {
     const int32_t *pages;
     float *part, *lse;
     uint64_t page_bytes;
+    uint32_t record_bytes, fp8;
     uint32_t heads, latent, extra, nope;
     uint32_t qa_stride, q_stride, q_step; /* q_step: from head to head */
     uint32_t shares;

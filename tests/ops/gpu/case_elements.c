@@ -2,6 +2,7 @@
 #include "tests/ops/gpu/cases.h"
 
 #include "base/dtype.h"
+#include "ops/kv.h"
 #include "ops/ref/ref.h"
 
 #include <math.h>
@@ -67,61 +68,124 @@ const struct gpu_case_kind case_glu = {"glu", make_glu, SHAPES(glu_small), SHAPE
 
 struct written {
     const uint8_t *pool;
-    uint16_t *want;
-    size_t values;
+    unsigned char *want;
+    float *values; /* of the rows, one behind the other */
+    size_t bytes, record;
+    uint32_t latent, extra, rows;
+    const struct gpu_mla_place *places;
+    size_t page_bytes;
+    enum dtype dtype;
 };
-/* Where nothing is to be written, nothing may have been: NaN stays the very bits. */
+
+/* Value i of a record. */
+static float value_of(const struct written *o, const uint8_t *record, uint32_t i) {
+    const uint16_t *bf16 = (const uint16_t *)(const void *)record;
+    if (o->dtype == DTYPE_BF16)
+        return bf16_to_f32(bf16[i]);
+    if (i >= o->latent) {
+        bf16 = (const uint16_t *)(const void *)(record + kv_extra_at(o->latent));
+        return bf16_to_f32(bf16[i - o->latent]);
+    }
+    float scale;
+    memcpy(&scale, record + kv_scales_at(o->latent) + i / KV_SCALED * sizeof scale, sizeof scale);
+    return e4m3_to_f32(record[i]) * scale;
+}
+
+/* The largest of the values that share a scale with value i. */
+static float top_of(const struct written *o, const float *values, uint32_t i) {
+    float top = 0;
+    for (uint32_t k = i / KV_SCALED * KV_SCALED;
+         k < o->latent && k < (i / KV_SCALED + 1) * KV_SCALED; k++)
+        top = fmaxf(top, fabsf(values[k]));
+    return top;
+}
+
+/* Where nothing is to be written, nothing may have been: the bytes stay as they were. A code has
+ * four binary digits, and near zero steps of 2^-9 of the scale. */
 static double worst_written(const struct gpu_case *c) {
     const struct written *o = c->own;
-    const uint16_t *got = (const uint16_t *)(const void *)o->pool;
     double worst = 0;
-    for (size_t i = 0; i < o->values; i++) {
-        if (o->want[i] == 0xFFFF)
-            worst = got[i] == 0xFFFF ? worst : INFINITY;
-        else
-            worst = fmax(worst, fabs((double)bf16_to_f32(got[i]) - bf16_to_f32(o->want[i])) /
-                                    (0x1p-7 * fabs((double)bf16_to_f32(o->want[i])) + 1e-30));
+    memset(o->want, 0xFF, o->bytes);
+    for (uint32_t r = 0; r < o->rows; r++) {
+        if (o->places[r].page < 0)
+            continue;
+        size_t at = (size_t)o->places[r].page * o->page_bytes + o->page_bytes / 2 +
+                    o->places[r].position * o->record;
+        const float *values = o->values + (size_t)r * (o->latent + o->extra);
+        for (uint32_t i = 0; i < o->latent + o->extra; i++) {
+            double want = (double)values[i], got = (double)value_of(o, o->pool + at, i);
+            double allowed = fabs(want) / 128;
+            if (o->dtype == DTYPE_FP8 && i < o->latent)
+                allowed = fabs(want) / 15 + (double)top_of(o, values, i) / 448 / 512;
+            worst = fmax(worst, fabs(got - want) / (allowed + 1e-30));
+            worst = isnan(got) ? INFINITY : worst;
+        }
+        memcpy(o->want + at, o->pool + at, o->record);
     }
-    return worst;
+    return memcmp(o->want, o->pool, o->bytes) ? INFINITY : worst;
 }
 
 /* rows, latent, extra */
-static void make_write(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+static void make_write_of(struct gpu_case *c, const uint32_t *p, enum dtype dtype) {
     uint32_t rows = p[0], latent = p[1], extra = p[2], width = latent + extra;
     uint32_t pages = rows / 64 + 3;
     struct case_rows kv = case_rows(c, rows, width, false, 2);
     float *norm = case_f32_vector(c, latent, 0.3f, 1);
-    size_t page_bytes = 2 * (size_t)64 * width * 2; /* of two layers, of which this is the second */
+    const size_t record = kv_record_bytes(dtype, latent, extra);
+    size_t page_bytes = 2 * (size_t)64 * record; /* of two layers, of which this is the second */
     uint8_t *pool = case_take(c, pages * page_bytes);
     struct gpu_mla_place *places = case_take(c, rows * sizeof *places);
     struct written *o = case_host(c, sizeof *o);
-    *o = (struct written){pool, case_host(c, pages * page_bytes), pages * page_bytes / 2};
-    memset(o->want, 0xFF, pages * page_bytes);
+    *o = (struct written){.pool = pool,
+                          .want = case_host(c, pages * page_bytes),
+                          .values = case_host(c, (size_t)rows * width * sizeof(float)),
+                          .bytes = pages * page_bytes,
+                          .record = record,
+                          .latent = latent,
+                          .extra = extra,
+                          .rows = rows,
+                          .places = places,
+                          .page_bytes = page_bytes,
+                          .dtype = dtype};
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t position = i + 40; /* the first page is begun, and the last not full */
         places[i] = (struct gpu_mla_place){i % 5 == 3 ? -1 : (int32_t)(pages - 1 - position / 64),
                                            position % 64};
-        if (places[i].page < 0)
-            continue;
         const float *x = tensor_row(kv.host, i);
-        uint16_t *to = o->want + (size_t)places[i].page * page_bytes / 2 + page_bytes / 4 +
-                       (size_t)places[i].position * width;
         double square = 0;
         for (uint32_t k = 0; k < latent; k++)
-            square += (double)x[k] * x[k];
+            square += (double)x[k] * (double)x[k];
+        float inv = (float)(1 / sqrt(square / latent + 1e-6));
         for (uint32_t k = 0; k < width; k++)
-            to[k] = f32_to_bf16(k < latent ? (float)(x[k] / sqrt(square / latent + 1e-6) * norm[k])
-                                           : x[k]);
+            o->values[(size_t)i * width + k] = k < latent ? x[k] * inv * norm[k] : x[k];
     }
-    c->record.mla_write = (struct gpu_mla_write){
-        kv.f, norm, pool + page_bytes / 2, places, page_bytes, kv.stride, latent, extra, 1e-6f};
+    c->record.mla_write = (struct gpu_mla_write){.kv = kv.f,
+                                                 .norm = norm,
+                                                 .pool = pool + page_bytes / 2,
+                                                 .places = places,
+                                                 .page_bytes = page_bytes,
+                                                 .record_bytes = (uint32_t)record,
+                                                 .kv_stride = kv.stride,
+                                                 .latent = latent,
+                                                 .extra = extra,
+                                                 .fp8 = dtype == DTYPE_FP8,
+                                                 .eps = 1e-6f};
     c->launch = gpu_launch_mla_write(&c->record.mla_write, rows);
-    c->traffic = rows * width * 6.0;
+    c->traffic = (double)rows * (width * 4.0 + (double)record);
     c->worst = worst_written;
     c->own = o;
-    snprintf(c->label, sizeof c->label, "mla_write %u rows of %u+%u", rows, latent, extra);
+    snprintf(c->label, sizeof c->label, "mla_write%s %u rows of %u+%u",
+             dtype == DTYPE_FP8 ? "_fp8" : "", rows, latent, extra);
+}
+static void make_write(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    make_write_of(c, p, DTYPE_BF16);
+}
+static void make_write_fp8(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    make_write_of(c, p, DTYPE_FP8);
 }
 static const uint32_t write_small[][CASE_PARAMETERS] = {{1, 8, 8}, {70, 24, 8}, {4, 512, 64}};
 static const uint32_t write_large[][CASE_PARAMETERS] = {{1, 512, 64}, {4096, 512, 64}};
 const struct gpu_case_kind case_mla_write = {"mla_write", make_write, SHAPES(write_small),
                                              SHAPES(write_large)};
+const struct gpu_case_kind case_mla_write_fp8 = {"mla_write_fp8", make_write_fp8,
+                                                 SHAPES(write_small), SHAPES(write_large)};

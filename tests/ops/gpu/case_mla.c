@@ -3,6 +3,7 @@
 #include "tests/ops/gpu/cases.h"
 
 #include "base/dtype.h"
+#include "ops/kv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -67,9 +68,30 @@ static double worst_split(const struct gpu_case *c) {
     return worst;
 }
 
+/* A record of history; what it cannot say is taken over into `x`. */
+static void put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t latent,
+                       uint32_t extra) {
+    uint16_t *bf16 = (uint16_t *)(void *)to;
+    if (dtype == DTYPE_FP8) {
+        bf16 = (uint16_t *)(void *)(to + kv_extra_at(latent));
+        for (uint32_t k = 0; k < latent; k += KV_SCALED) {
+            uint32_t n = latent - k < KV_SCALED ? latent - k : KV_SCALED;
+            float scale = kv_scale(x + k, n);
+            kv_encode(x + k, n, scale, to + k);
+            memcpy(to + kv_scales_at(latent) + k / KV_SCALED * sizeof scale, &scale, sizeof scale);
+            for (uint32_t i = k; i < k + n; i++)
+                x[i] = bf16_round(e4m3_to_f32(to[i]) * scale); /* as it is multiplied */
+        }
+        x += latent;
+    }
+    for (uint32_t k = 0; k < (dtype == DTYPE_FP8 ? extra : latent + extra); k++)
+        bf16[k] = f32_to_bf16(x[k]);
+}
+
 /* rows, heads, latent, extra, nope, positions of the longest, positions of a share (0: by the
  * rules), all of the same length */
-static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape,
+                          enum dtype dtype) {
     uint32_t rows = p[0], heads = p[1], latent = p[2], extra = p[3], nope = p[4];
     uint32_t width = latent + extra, q_step = nope + extra;
     uint32_t share = p[6] ? p[6] : gpu_mla_share(gpu_mla_shares(rows, heads, shape), p[5]);
@@ -79,7 +101,8 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
         (struct own){.n = rows, .heads = heads, .latent = latent, .shares = shares, .share = share};
     struct case_rows qa = case_rows(c, rows, heads * latent, true, 1),
                      q = case_rows(c, rows, heads * q_step, true, 1);
-    size_t page_bytes = 2 * (size_t)64 * width * 2; /* of two layers, of which this is the second */
+    const size_t record = kv_record_bytes(dtype, latent, extra);
+    size_t page_bytes = 2 * (size_t)64 * record; /* of two layers, of which this is the second */
     uint8_t *pool = case_take(c, rows * pages * page_bytes);
     int32_t *table = case_take(c, rows * pages * sizeof *table);
     struct gpu_mla_seq *seqs = case_take(c, rows * sizeof *seqs);
@@ -97,11 +120,11 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
         for (uint32_t k = 0; k < pages; k++) /* pages lie in falling order, sequences mixed */
             table[i * pages + k] = (int32_t)((pages - 1 - k) * rows + i);
         for (uint32_t t = 0; t < n; t++) {
-            uint16_t *to = (uint16_t *)(pool + (size_t)table[i * pages + t / 64] * page_bytes +
-                                        page_bytes / 2) +
-                           (size_t)(t % 64) * width;
+            unsigned char *to = pool + (size_t)table[i * pages + t / 64] * page_bytes +
+                                page_bytes / 2 + (size_t)(t % 64) * record;
             for (uint32_t k = 0; k < width; k++)
-                to[k] = f32_to_bf16(records[(size_t)t * width + k] = case_bf16(c, 1));
+                records[(size_t)t * width + k] = case_bf16(c, 1);
+            put_record(to, records + (size_t)t * width, dtype, latent, extra);
         }
         for (uint32_t h = 0; h < heads; h++) {
             memcpy(query, tensor_row(qa.host, row) + h * latent, latent * 4);
@@ -125,6 +148,8 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
                                                  .part = part,
                                                  .lse = lse,
                                                  .page_bytes = page_bytes,
+                                                 .record_bytes = (uint32_t)record,
+                                                 .fp8 = dtype == DTYPE_FP8,
                                                  .heads = heads,
                                                  .latent = latent,
                                                  .extra = extra,
@@ -135,11 +160,17 @@ static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
                                                  .shares = shares,
                                                  .scale = (float)scale};
     c->launch = gpu_launch_mla_split(&c->record.mla_split, rows, shape);
-    c->traffic = positions * width * 2;
+    c->traffic = positions * (double)record;
     c->worst = worst_split;
     c->own = o;
-    snprintf(c->label, sizeof c->label, "mla_split %u rows of %u, %u heads, %u+%u, shares of %u",
-             rows, p[5], heads, latent, extra, share);
+    snprintf(c->label, sizeof c->label, "mla_split%s %u rows of %u, %u heads, %u+%u, shares of %u",
+             dtype == DTYPE_FP8 ? "_fp8" : "", rows, p[5], heads, latent, extra, share);
+}
+static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    make_split_of(c, p, shape, DTYPE_BF16);
+}
+static void make_split_fp8(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    make_split_of(c, p, shape, DTYPE_FP8);
 }
 static const uint32_t split_small[][CASE_PARAMETERS] = {
     {1, 4, 24, 8, 16, 1, 64, 0},      {2, 8, 64, 16, 32, 70, 64, 0},
@@ -152,6 +183,9 @@ static const uint32_t split_large[][CASE_PARAMETERS] = {{128, 12, 512, 64, 128, 
                                                         {1, 96, 512, 64, 128, 18176, 0, 1}};
 const struct gpu_case_kind case_mla_split = {"mla_split", make_split, SHAPES(split_small),
                                              SHAPES(split_large)};
+
+const struct gpu_case_kind case_mla_split_fp8 = {"mla_split_fp8", make_split_fp8,
+                                                 SHAPES(split_small), SHAPES(split_large)};
 
 static double worst_merge(const struct gpu_case *c) {
     const struct own *o = c->own;

@@ -87,11 +87,13 @@ static void experts_are_those_of_the_reference(void **state) {
 
 static void latent_attention_is_that_of_the_formula(void **state) {
     all_shapes(&case_mla_split);
+    all_shapes(&case_mla_split_fp8);
     all_shapes(&case_mla_merge);
 }
 
 static void history_is_written_where_it_belongs(void **state) {
     all_shapes(&case_mla_write);
+    all_shapes(&case_mla_write_fp8);
 }
 static void embeddings_are_those_of_the_table(void **state) {
     all_shapes(&case_embed);
@@ -134,6 +136,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     mla.latent = 16;
     mla.extra = 8;
+    mla.record_bytes = 48;
     assert_int_not_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_launch_mla_split(&mla, 1 << 16, shape).kernel, GPU_NO_KERNEL);
     mla.shares = 0;
