@@ -13,11 +13,13 @@
 #include "ops/cpu/mla.h"
 
 enum {
-    WAVE = 32,       /* rows whose queries and sums are in memory at a time */
-    CHUNK = 128,     /* positions */
-    GROUP = 2 * VL,  /* heads of one product: the lanes of its vectors */
-    ABSORB_ROWS = 8, /* of a weight, in registers */
-    SCORE_COLS = 192 /* products of a score that are summed in one go: sums of sums err less */
+    WAVE = 32,        /* rows whose queries and sums are in memory at a time */
+    CHUNK = 128,      /* positions, at most */
+    SHORT = 256,      /* positions of a history whose chunks are ... */
+    CHUNK_SHORT = 32, /* ... so long where all heads are one group, else one member has them all */
+    GROUP = 2 * VL,   /* heads of one product: the lanes of its vectors */
+    ABSORB_ROWS = 8,  /* of a weight, in registers */
+    SCORE_COLS = 192  /* products of a score that are summed in one go: sums of sums err less */
 };
 
 /* A weight below this next to one of 1 changes no sum; it becomes zero, because products of
@@ -58,13 +60,18 @@ static struct partial partial_at(const struct shape *s, float *base) {
 /* One row of a wave. */
 struct wave_row {
     const struct batch_seq *seq;
-    uint32_t row, positions, chunks;
-    uint32_t task; /* its first one */
+    uint32_t row, positions, chunk, chunks; /* chunk: positions of one */
+    uint32_t task;                          /* its first one */
 };
 struct wave {
     uint32_t n, level, tasks; /* tasks are nodes of 2^level chunks */
     struct wave_row row[WAVE];
 };
+
+/* By what is the same in every batch and team. */
+static uint32_t chunk_of(const struct shape *s, uint32_t positions) {
+    return s->groups == 1 && positions <= SHORT ? CHUNK_SHORT : CHUNK;
+}
 
 static uint32_t nodes(uint32_t chunks, uint32_t level) {
     return (uint32_t)(((uint64_t)chunks + (1u << level) - 1) >> level);
@@ -72,8 +79,8 @@ static uint32_t nodes(uint32_t chunks, uint32_t level) {
 
 /* Rows [first, first + WAVE) of the class, and how their histories are shared out: in at most
  * `tasks` pieces beyond one a row. */
-static void take_wave(struct wave *w, const struct op_mla *a, const struct batch *b, uint32_t first,
-                      uint32_t tasks) {
+static void take_wave(struct wave *w, const struct op_mla *a, const struct shape *s,
+                      const struct batch *b, uint32_t first, uint32_t tasks) {
     struct span seqs = batch_class(b, a->which);
     *w = (struct wave){0};
     uint32_t at = 0;
@@ -82,8 +89,9 @@ static void take_wave(struct wave *w, const struct op_mla *a, const struct batch
         uint32_t r = at < first ? first - at : 0;
         at += seq->rows;
         for (; r < seq->rows && w->n < WAVE; r++) {
-            uint32_t n = seq->pos0 + r + 1, chunks = (n + CHUNK - 1) / CHUNK;
-            w->row[w->n++] = (struct wave_row){seq, seq->row0 + r, n, chunks, 0};
+            uint32_t n = seq->pos0 + r + 1, chunk = chunk_of(s, n);
+            w->row[w->n++] =
+                (struct wave_row){seq, seq->row0 + r, n, chunk, (n + chunk - 1) / chunk, 0};
         }
     }
     for (;; w->level++) {
@@ -119,8 +127,9 @@ size_t cpu_mla_decode_shared(const struct op_mla *a, uint32_t max_rows, uint32_t
 
 /* Levels of merged sums that wait for their neighbour. */
 static uint32_t depth_of(uint32_t max_position) {
-    uint32_t depth = 1;
-    while (max_position / CHUNK >> depth)
+    uint32_t depth = 1, chunks = (max_position < SHORT ? max_position : SHORT) / CHUNK_SHORT;
+    chunks = chunks > max_position / CHUNK ? chunks : max_position / CHUNK;
+    while (chunks >> depth)
         depth++;
     return depth + 1;
 }
@@ -355,8 +364,8 @@ static void attend_node(struct attend *t, const struct wave_row *row, uint32_t l
     pack_groups(t, query, g0, g1);
     uint32_t n = 0; /* nodes that wait, in out and t->waiting */
     for (uint32_t chunk = first; chunk < end; chunk++) {
-        uint32_t begin = chunk * CHUNK;
-        uint32_t count = row->positions - begin < CHUNK ? row->positions - begin : CHUNK;
+        uint32_t begin = chunk * row->chunk, count = row->positions - begin;
+        count = count < row->chunk ? count : row->chunk;
         struct partial p =
             partial_at(&t->s, n ? t->waiting + (size_t)(n - 1) * t->s.partial_floats : out);
         load_chunk(t, row, begin, count);
@@ -432,7 +441,7 @@ void cpu_mla_decode(const struct op_mla *a, const struct batch *b, struct work w
     struct shape s = shape_of(a);
     struct wave w;
     const struct cpu_variant *how = variant_of(&work);
-    take_wave(&w, a, b, work.pass / PASSES * WAVE, how->tasks * work.count);
+    take_wave(&w, a, &s, b, work.pass / PASSES * WAVE, how->tasks * work.count);
     if (w.n == 0)
         return;
     float *queries = work.shared, *partials = queries + w.n * s.query_floats;
