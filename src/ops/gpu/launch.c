@@ -224,3 +224,73 @@ struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows) {
         return none;
     return (struct gpu_launch){GPU_weir_glu, divide_up(a->cols, THREADS * 8), rows, THREADS, 0};
 }
+
+/* ------------------------------------------------------------------------- rows of KDA */
+
+static uint32_t kda_rows_of_chunk(struct gpu_shape shape) {
+    return shape.wave == 32 ? GPU_KDA_ROWS_32 : GPU_KDA_ROWS_64;
+}
+/* At most: a sequence's first and last chunk may have a single row. */
+static uint64_t kda_chunks(const struct gpu_kda_prefill *a, uint32_t rows, struct gpu_shape shape) {
+    uint64_t chunk = kda_rows_of_chunk(shape);
+    uint64_t most = (rows + a->n_seqs * (2 * chunk - 2)) / chunk;
+    return most < rows ? most : rows;
+}
+static uint32_t kda_keys(const struct gpu_kda_prefill *a) {
+    return a->dim < GPU_KDA_KEYS_LEAST ? GPU_KDA_KEYS_LEAST : a->dim;
+}
+
+uint64_t gpu_kda_prefill_bytes(const struct gpu_kda_prefill *a, uint32_t rows,
+                               struct gpu_shape shape) {
+    uint64_t chunk = kda_rows_of_chunk(shape), keys = kda_keys(a);
+    uint64_t windows = (uint64_t)a->n_seqs * 3 * (a->taps - 1) * a->heads * a->dim;
+    uint64_t floats = chunk * keys * 9 / 2 + chunk * chunk + keys;
+    return (windows + 7) / 8 * 16 + kda_chunks(a, rows, shape) * a->heads * floats * sizeof(float);
+}
+
+/* The kernel for heads of this size, of those for 128, 64 and 32 (and less). */
+static struct gpu_launch kda_prefill(const struct gpu_kda_prefill *a, enum gpu_kernel of_128,
+                                     struct gpu_launch l) {
+    if (a->taps < 1 || a->taps > GPU_TAPS_MOST || !l.blocks_x || !l.blocks_y ||
+        l.blocks_y > BLOCKS_Y_MOST)
+        return none;
+    switch (a->dim) {
+    case 128: l.kernel = of_128; break;
+    case 64: l.kernel = of_128 + 1; break;
+    case 32:
+    case 16:
+    case 8: l.kernel = of_128 + 2; break;
+    default: return none;
+    }
+    return l;
+}
+
+struct gpu_launch gpu_launch_kda_prefill_chunks(const struct gpu_kda_prefill *a, uint32_t rows,
+                                                struct gpu_shape shape) {
+    return kda_prefill(
+        a, GPU_weir_kda_chunk_128,
+        (struct gpu_launch){.blocks_x = a->heads,
+                            .blocks_y = (uint32_t)kda_chunks(a, rows, shape),
+                            .threads = 256,
+                            .shared_bytes = shape.wave == 32
+                                                ? sizeof(struct gpu_kda_chunk_shared_32)
+                                                : sizeof(struct gpu_kda_chunk_shared_64)});
+}
+
+struct gpu_launch gpu_launch_kda_prefill_states(const struct gpu_kda_prefill *a, uint32_t rows,
+                                                struct gpu_shape shape) {
+    return kda_prefill(a, GPU_weir_kda_states_128,
+                       (struct gpu_launch){.blocks_x = a->heads * divide_up(a->dim, 16),
+                                           .blocks_y = rows ? a->n_seqs : 0,
+                                           .threads = kda_rows_of_chunk(shape) / 16 * shape.wave,
+                                           .shared_bytes = sizeof(struct gpu_kda_states_shared)});
+}
+
+struct gpu_launch gpu_launch_kda_prefill_out(const struct gpu_kda_prefill *a, uint32_t rows,
+                                             struct gpu_shape shape) {
+    struct gpu_launch l = gpu_launch_kda_prefill_chunks(a, rows, shape);
+    if (l.kernel != GPU_NO_KERNEL)
+        l.kernel = GPU_weir_kda_out;
+    l.shared_bytes = 0;
+    return l;
+}

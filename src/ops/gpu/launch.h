@@ -34,7 +34,14 @@
     X(weir_mla_write_fp8, gpu_mla_write, mla_write)                                                \
     X(weir_mla_write, gpu_mla_write, mla_write)                                                    \
     X(weir_embed, gpu_embed, elements)                                                             \
-    X(weir_glu, gpu_glu, elements)
+    X(weir_glu, gpu_glu, elements)                                                                 \
+    X(weir_kda_chunk_128, gpu_kda_prefill, kda_chunk)                                              \
+    X(weir_kda_chunk_64, gpu_kda_prefill, kda_chunk)                                               \
+    X(weir_kda_chunk_32, gpu_kda_prefill, kda_chunk)                                               \
+    X(weir_kda_states_128, gpu_kda_prefill, kda_states)                                            \
+    X(weir_kda_states_64, gpu_kda_prefill, kda_states)                                             \
+    X(weir_kda_states_32, gpu_kda_prefill, kda_states)                                             \
+    X(weir_kda_out, gpu_kda_prefill, kda_states)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -77,5 +84,17 @@ uint32_t gpu_mla_share(uint32_t shares, uint32_t positions);
 struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
                                        struct gpu_shape shape);
 struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows);
+
+/* Launched in this order, each on what the one before it left. `rows`: of all sequences of
+ * a->seqs together. What stands in a->seqs plays no part. */
+struct gpu_launch gpu_launch_kda_prefill_chunks(const struct gpu_kda_prefill *a, uint32_t rows,
+                                                struct gpu_shape shape);
+struct gpu_launch gpu_launch_kda_prefill_states(const struct gpu_kda_prefill *a, uint32_t rows,
+                                                struct gpu_shape shape);
+struct gpu_launch gpu_launch_kda_prefill_out(const struct gpu_kda_prefill *a, uint32_t rows,
+                                             struct gpu_shape shape);
+/* Bytes of a->work for as many rows and sequences, or fewer: by n_seqs, heads, dim and taps. */
+uint64_t gpu_kda_prefill_bytes(const struct gpu_kda_prefill *a, uint32_t rows,
+                               struct gpu_shape shape);
 
 #endif

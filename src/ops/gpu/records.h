@@ -204,6 +204,41 @@ struct gpu_combine {
     float eps;
 };
 
+/* Rows of one sequence: struct batch_seq (ops.h), its checkpoints those of the list from
+ * first_checkpoint on. */
+struct gpu_kda_span {
+    uint32_t row0, rows, pos0;
+    int32_t from,
+        slot; /* state before (-1: zero) and after; slot < 0: no sequence, zeros come out */
+    uint32_t first_checkpoint, n_checkpoints;
+};
+/* State and window after `position` tokens of the sequence go to `slot` as well. Positions are
+ * multiples of 64, or the sequence's end. */
+struct gpu_kda_checkpoint {
+    uint32_t position;
+    int32_t slot;
+};
+/* struct op_kda (ops.h) for sequences of any number of rows, by chunks that end on multiples of 64
+ * (32 with waves of 64) of the position. Slots are those of gpu_kda_step. All launches take the
+ * same record: `chunks` forms what of a chunk does not depend on the state, a block a chunk and
+ * head; `states` carries the state through the chunks, a block 16 value dimensions of a head and
+ * sequence; `out` norms and gates. No slot that one sequence writes may be read by another. */
+struct gpu_kda_prefill {
+    const uint16_t *q, *k, *v, *go;        /* rows `stride` apart */
+    const uint16_t *b, *z;                 /* rows b_stride and z_stride apart */
+    uint16_t *out;                         /* rows out_stride apart */
+    const float *q_taps, *k_taps, *v_taps; /* [heads * dim, taps] */
+    const float *ea, *dt, *o_norm;
+    float *state; /* of this layer */
+    uint64_t slot_floats;
+    const struct gpu_kda_span *seqs;
+    const struct gpu_kda_checkpoint *checkpoints;
+    float *work; /* gpu_kda_prefill_bytes of launch.h, 16-byte aligned */
+    uint32_t n_seqs, heads, dim, taps;
+    uint32_t stride, b_stride, z_stride, out_stride;
+    float lower_bound, eps;
+};
+
 /* --------------------------------------------------------------------------- shared memory
  * One struct a kernel; its size is what the launch asks for. Waves are counted for the narrower
  * kind, of which there are more. */
@@ -233,6 +268,31 @@ struct gpu_experts_shared {
     float part[8][2][16][16]; /* wave, matrix or part, choice, row */
     uint32_t count[8];
     uint16_t slots[GPU_EXPERT_SLOTS]; /* that chose this block's expert */
+};
+
+/* Rows of a chunk, and what its block and one of the states have in shared memory; `keys` of them:
+ * the dimensions of a key, 32 at least. */
+enum {
+    GPU_KDA_ROWS_32 = 64,
+    GPU_KDA_ROWS_64 = 32,
+    GPU_KDA_DIM_MOST = 128,
+    GPU_KDA_KEYS_LEAST = 32
+};
+#define GPU_KDA_CHUNK_SHARED(NAME, ROWS)                                                           \
+    struct NAME {                                                                                  \
+        float q[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
+        float k[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
+        float g[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
+        float l[ROWS][(ROWS) + 4];                                                                 \
+        float x[ROWS][(ROWS) + 4];                                                                 \
+        float beta[ROWS];                                                                          \
+    }
+GPU_KDA_CHUNK_SHARED(gpu_kda_chunk_shared_32, GPU_KDA_ROWS_32);
+GPU_KDA_CHUNK_SHARED(gpu_kda_chunk_shared_64, GPU_KDA_ROWS_64);
+/* Rows half a turn of the banks apart. */
+struct gpu_kda_states_shared {
+    uint16_t s[2][16][GPU_KDA_DIM_MOST + 32];
+    uint16_t v[3][16][GPU_KDA_ROWS_32 + 32];
 };
 
 /* Rows of latents are one 16-byte piece longer than they need to be: eight of them, read side by

@@ -14,11 +14,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CASE_PIECES = 64, CASE_PARAMETERS = 8 };
+enum { CASE_PIECES = 64, CASE_PARAMETERS = 8, CASE_LAUNCHES = 8 };
 
 struct gpu_case {
     char label[128];
     struct gpu_launch launch;
+    struct gpu_launch then[CASE_LAUNCHES]; /* more launches behind it, of the same record */
+    int n_then;
     union {
         struct gpu_norm norm;
         struct gpu_mix_norm mix_norm;
@@ -32,6 +34,7 @@ struct gpu_case {
         struct gpu_mla_write mla_write;
         struct gpu_embed embed;
         struct gpu_glu glu;
+        struct gpu_kda_prefill kda_prefill;
     } record;
     unsigned char *memory;
     size_t bytes, room;
@@ -59,7 +62,7 @@ struct gpu_case_kind {
 };
 extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
     case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
-    case_mla_write, case_embed, case_glu, case_mla_split_fp8, case_mla_write_fp8;
+    case_mla_write, case_embed, case_glu, case_mla_split_fp8, case_mla_write_fp8, case_kda_prefill;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 

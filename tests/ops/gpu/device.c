@@ -65,18 +65,32 @@ static void relocate(const struct gpu_case *c, uint64_t copy, void *record) {
     }
 }
 
-static void *kernel_of(const struct gpu_case *c) {
+static void *kernel_of(const struct gpu_launch *l) {
     void *kernel;
-    must(gpu_kernel_find(device, gpu_kernel_info(c->launch.kernel)->name, c->launch.shared_bytes,
-                         &kernel, &err));
+    must(gpu_kernel_find(device, gpu_kernel_info(l->kernel)->name, l->shared_bytes, &kernel, &err));
     return kernel;
+}
+
+/* All launches of a case; `kernels`: of each. */
+static void launch_all(const struct gpu_case *c, void *const *kernels, const void *record,
+                       bool early) {
+    must(gpu_kernel_launch(device, kernels[0], &c->launch, record, early, &err));
+    for (int i = 0; i < c->n_then; i++)
+        must(gpu_kernel_launch(device, kernels[1 + i], &c->then[i], record, early, &err));
+}
+static void kernels_of(const struct gpu_case *c, void **kernels) {
+    kernels[0] = kernel_of(&c->launch);
+    for (int i = 0; i < c->n_then; i++)
+        kernels[1 + i] = kernel_of(&c->then[i]);
 }
 
 static bool is_right(struct gpu_case *c, uint64_t memory) {
     unsigned char record[sizeof c->record];
+    void *kernels[1 + CASE_LAUNCHES];
+    kernels_of(c, kernels);
     relocate(c, memory, record);
     must(gpu_copy_in(device, memory, c->memory, c->bytes, &err));
-    must(gpu_kernel_launch(device, kernel_of(c), &c->launch, record, false, &err));
+    launch_all(c, kernels, record, false);
     must(gpu_copy_out(device, c->memory, memory, c->bytes, &err));
     must(gpu_wait(device, &err));
     double worst = c->worst(c);
@@ -109,12 +123,13 @@ static double launches_us(const struct gpu_case *c, uint64_t memory, size_t stri
                           bool early) {
     unsigned char record[sizeof c->record];
     struct gpu_graph *graph;
-    void *kernel = kernel_of(c);
+    void *kernels[1 + CASE_LAUNCHES];
+    kernels_of(c, kernels);
     size_t n = copies > LAUNCHES_LEAST ? copies : (LAUNCHES_LEAST / copies + 1) * copies;
     must(gpu_graph_begin(device, &err));
     for (size_t i = 0; i < n; i++) {
         relocate(c, memory + i % copies * stride, record);
-        must(gpu_kernel_launch(device, kernel, &c->launch, record, early, &err));
+        launch_all(c, kernels, record, early);
     }
     must(gpu_graph_end(device, &graph, &err));
     double us = graph_us(graph) / (double)n;

@@ -10,19 +10,29 @@ GPU_KERNELS(DECLARE)
 #define ROW(NAME, RECORD, FILE) {NAME##_emu32, NAME##_emu64},
 static emu_kernel *const kernels[][2] = {GPU_KERNELS(ROW)};
 
-static void run(struct gpu_case *c, uint32_t wave, enum emu_order order) {
+static void launch(const struct gpu_case *c, const struct gpu_launch *g, uint32_t wave,
+                   enum emu_order order) {
     weir_error err = {0};
-    struct emu_launch l = {.kernel = kernels[c->launch.kernel][wave == 64],
+    if (g->kernel == GPU_NO_KERNEL)
+        fail_msg("%s: no kernel takes it", c->label);
+    struct emu_launch l = {.kernel = kernels[g->kernel][wave == 64],
                            .record = &c->record,
-                           .blocks_x = c->launch.blocks_x,
-                           .blocks_y = c->launch.blocks_y,
-                           .threads = c->launch.threads,
+                           .blocks_x = g->blocks_x,
+                           .blocks_y = g->blocks_y,
+                           .threads = g->threads,
                            .wave = wave,
-                           .shared_bytes = c->launch.shared_bytes,
+                           .shared_bytes = g->shared_bytes,
                            .order = order,
                            .seed = c->seed};
     if (emu_run(&l, &err) != WEIR_OK)
-        fail_msg("%s, waves of %u, order %d: %s", c->label, wave, order, err.message);
+        fail_msg("%s, waves of %u, order %d, %s: %s", c->label, wave, order,
+                 gpu_kernel_info(g->kernel)->name, err.message);
+}
+
+static void run(struct gpu_case *c, uint32_t wave, enum emu_order order) {
+    launch(c, &c->launch, wave, order);
+    for (int i = 0; i < c->n_then; i++)
+        launch(c, &c->then[i], wave, order);
     double worst = c->worst(c);
     if (!(worst <= 1))
         fail_msg("%s, waves of %u, order %d, seed %llu: error is %.3g times what is allowed",
@@ -36,8 +46,6 @@ static void all_orders(const struct gpu_case_kind *kind, size_t i, uint32_t wave
     for (int order = 0; order < EMU_ORDERS; order++) {
         struct gpu_case c;
         gpu_case_open(&c, kind, false, i, shape, 100 + i);
-        if (c.launch.kernel == GPU_NO_KERNEL)
-            fail_msg("%s: no kernel takes it", c.label);
         run(&c, wave, order);
         size_t at = 0;
         if (!first)
@@ -74,6 +82,10 @@ static void products_are_those_of_the_reference(void **state) {
 }
 static void delta_attention_steps_are_those_of_the_reference(void **state) {
     all_shapes(&case_kda_step);
+}
+/* Chunks against the recurrence. */
+static void delta_attention_of_many_rows_is_that_of_the_reference(void **state) {
+    all_shapes(&case_kda_prefill);
 }
 static void routes_are_those_of_the_reference(void **state) {
     all_shapes(&case_route);
@@ -125,6 +137,12 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_kda_step(&kda, 128, 1).kernel, GPU_NO_KERNEL);
     kda.taps = 4;
     assert_int_equal(gpu_launch_kda_step(&kda, 128, 1 << 16).kernel, GPU_NO_KERNEL);
+    struct gpu_kda_prefill prefill = {.heads = 1, .dim = 96, .taps = 4, .n_seqs = 1};
+    assert_int_equal(gpu_launch_kda_prefill_chunks(&prefill, 9, shape).kernel, GPU_NO_KERNEL);
+    prefill.dim = 128;
+    assert_int_equal(gpu_launch_kda_prefill_states(&prefill, 0, shape).kernel, GPU_NO_KERNEL);
+    prefill.taps = GPU_TAPS_MOST + 1;
+    assert_int_equal(gpu_launch_kda_prefill_out(&prefill, 9, shape).kernel, GPU_NO_KERNEL);
     struct gpu_route route = {.rows = 1, .experts = GPU_EXPERTS_MOST + 1, .top_k = 1};
     assert_int_equal(gpu_launch_route(&route, shape).kernel, GPU_NO_KERNEL);
     struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
@@ -175,6 +193,7 @@ int main(void) {
         cmocka_unit_test(residual_mixtures_are_those_of_the_reference),
         cmocka_unit_test(products_are_those_of_the_reference),
         cmocka_unit_test(delta_attention_steps_are_those_of_the_reference),
+        cmocka_unit_test(delta_attention_of_many_rows_is_that_of_the_reference),
         cmocka_unit_test(routes_are_those_of_the_reference),
         cmocka_unit_test(experts_are_those_of_the_reference),
         cmocka_unit_test(latent_attention_is_that_of_the_formula),
