@@ -137,25 +137,58 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
 }
 
 static bool experts_fit(const struct gpu_experts *a) {
-    return a->cols % 32 == 0 && a->slots && a->slots <= GPU_EXPERT_SLOTS && a->top_k &&
-           a->slots % a->top_k == 0;
+    return a->cols % (a->bf16 ? 8 : 32) == 0 && (!a->bf16 || a->codes_stride % 16 == 0) &&
+           a->slots && a->top_k && a->slots % a->top_k == 0;
 }
 
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a) {
     enum { THREADS = 256, TILE = 16 };
-    if (!experts_fit(a))
+    if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
         return none;
-    return (struct gpu_launch){GPU_weir_experts_up, divide_up(a->rows, TILE), a->slots, THREADS,
+    return (struct gpu_launch){a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up,
+                               divide_up(a->rows, TILE), a->slots, THREADS,
                                sizeof(struct gpu_experts_shared)};
 }
 
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape) {
     enum { THREADS = 256, ROWS = 32 }; /* of W a wave */
-    if (!experts_fit(a))
+    if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
         return none;
-    return (struct gpu_launch){GPU_weir_experts_down,
+    return (struct gpu_launch){a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down,
                                divide_up(a->rows, THREADS / shape.wave * ROWS), a->slots, THREADS,
                                sizeof(struct gpu_experts_shared)};
+}
+
+struct gpu_launch gpu_launch_group(const struct gpu_group *a) {
+    enum { THREADS = 256, SLOTS_MOST = 1 << 24 }; /* counts are summed as f32 */
+    if (!a->slots || a->slots > SLOTS_MOST || !a->experts)
+        return none;
+    return (struct gpu_launch){GPU_weir_group, divide_up(a->experts, GPU_GROUP_EXPERTS), 1, THREADS,
+                               sizeof(struct gpu_group_shared)};
+}
+
+/* However the choices fall, no more tiles than these: every expert has one at most that is not
+ * full. */
+static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows,
+                                      struct gpu_shape shape, enum gpu_kernel kernel) {
+    const uint32_t tile = shape.wave == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64;
+    const uint64_t tiles = (uint64_t)a->slots / tile + a->experts;
+    if (!experts_fit(a) || !a->experts || tiles > BLOCKS_Y_MOST)
+        return none;
+    return (struct gpu_launch){kernel, divide_up(a->rows, rows * GPU_MANY_GROUPS), (uint32_t)tiles,
+                               GPU_MANY_WAVES * shape.wave,
+                               shape.wave == 32 ? sizeof(struct gpu_many_shared_32)
+                                                : sizeof(struct gpu_many_shared_64)};
+}
+
+struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape) {
+    return experts_many(a, GPU_MANY_ROWS, shape,
+                        a->bf16 ? GPU_weir_experts_up_many_bf16 : GPU_weir_experts_up_many);
+}
+struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a,
+                                               struct gpu_shape shape) {
+    return experts_many(a, 2 * GPU_MANY_ROWS, shape,
+                        a->bf16 ? GPU_weir_experts_down_many_bf16 : GPU_weir_experts_down_many);
 }
 
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows) {

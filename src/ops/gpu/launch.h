@@ -41,7 +41,14 @@
     X(weir_kda_states_128, gpu_kda_prefill, kda_states)                                            \
     X(weir_kda_states_64, gpu_kda_prefill, kda_states)                                             \
     X(weir_kda_states_32, gpu_kda_prefill, kda_states)                                             \
-    X(weir_kda_out, gpu_kda_prefill, kda_states)
+    X(weir_kda_out, gpu_kda_prefill, kda_states)                                                   \
+    X(weir_experts_up_bf16, gpu_experts, experts)                                                  \
+    X(weir_experts_down_bf16, gpu_experts, experts)                                                \
+    X(weir_group, gpu_group, experts_many)                                                         \
+    X(weir_experts_up_many, gpu_experts, experts_many)                                             \
+    X(weir_experts_down_many, gpu_experts, experts_many)                                           \
+    X(weir_experts_up_many_bf16, gpu_experts, experts_many)                                        \
+    X(weir_experts_down_many_bf16, gpu_experts, experts_many)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -69,8 +76,13 @@ struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t row
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs);
 struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);
+/* Up to GPU_EXPERT_SLOTS choices. With few for an expert they take less time than those below. */
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
+/* The same for many choices, grouped by expert by a launch before. */
+struct gpu_launch gpu_launch_group(const struct gpu_group *a);
+struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
 
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);

@@ -176,29 +176,41 @@ struct gpu_mla_merge {
     uint32_t heads, latent, out_stride, shares;
 };
 
-/* One half of struct op_experts (ops.h), MXFP4 weights as stored: of expert e, codes [rows, cols/2]
- * at codes + e * codes_stride and scales [rows, cols/32] at scales + e * scales_stride. Up: w1 and
- * w3, x is z [slots / top_k], h comes out; down: w2, x is h [slots], `each` comes out. cols a
- * multiple of
- * 32. A choice is a slot: row * top_k + j. */
+/* One half of struct op_experts (ops.h). Weights are MXFP4 as stored, of expert e codes [rows,
+ * cols/2] at codes + e * codes_stride and scales [rows, cols/32] at scales + e * scales_stride,
+ * cols a multiple of 32; or BF16 [rows, cols] at codes + e * codes_stride, cols a multiple of 8.
+ * Up: w1 and w3, x is z [slots / top_k], h comes out; down: w2, x is h [slots], `each` comes out. A
+ * choice is a slot: row * top_k + j. */
 struct gpu_experts {
     const uint8_t *codes[2], *scales[2];
     const uint16_t *x;
     uint16_t *h;
     float *each;
-    const int32_t *ids; /* [slots] */
+    const int32_t *ids; /* [slots]; for few rows alone */
     uint64_t codes_stride, scales_stride;
     uint32_t slots, top_k;
     uint32_t rows, cols, x_stride, out_stride;
     uint32_t situ; /* struct glu */
     float beta, linear_beta;
+    uint32_t bf16;                   /* the weights are */
+    const uint32_t *offsets, *order; /* of gpu_group; for many rows alone */
+    uint32_t experts;                /* likewise */
+};
+
+/* Choices by expert: those of expert e are order[offsets[e]] to order[offsets[e + 1] - 1],
+ * ascending. A choice whose id is below 0 is nobody's. */
+struct gpu_group {
+    const int32_t *ids;        /* [slots] */
+    uint32_t *offsets, *order; /* [experts + 1]; [slots] */
+    uint32_t slots, experts;
 };
 
 /* out = sum over j of weights[j] each[j], j ascending, then * rsqrt(mean^2 + eps) * norm unless
- * norm is NULL. */
+ * norm is NULL. Either BF16 or f32 comes out. */
 struct gpu_combine {
     const float *each, *weights; /* [rows * top_k] rows; [rows, top_k] */
-    uint16_t *out;
+    uint16_t *out;               /* NULL: out32 */
+    float *out32;
     const float *norm;
     uint32_t top_k, cols, each_stride, out_stride;
     float eps;
@@ -334,5 +346,31 @@ GPU_GEMM_SHARED(gpu_gemm_256_shared_32, 256 + 128, 64, 8, GPU_TILE_K_32, GPU_TIL
 GPU_GEMM_SHARED(gpu_gemm_256_shared_64, 256 + 128, 64, 8, GPU_TILE_K_64, GPU_TILE_STAGES_64);
 GPU_GEMM_SHARED(gpu_gemm_128_shared_32, 128 + 64, 32, 4, GPU_TILE_K_32, GPU_TILE_STAGES_32);
 GPU_GEMM_SHARED(gpu_gemm_128_shared_64, 128 + 64, 32, 4, GPU_TILE_K_64, GPU_TILE_STAGES_64);
+
+enum { GPU_GROUP_EXPERTS = 8 }; /* of a block */
+struct gpu_group_shared {
+    uint32_t count[8][GPU_GROUP_EXPERTS + 1]; /* a wave's; the last: of experts before the block's
+                                               */
+};
+
+/* Choices of a tile of many, and rows of W that a block takes at a time: 16 a wave. Rows of x are
+ * four 16-byte pieces longer than they need to be: two of them, read in groups of four pieces side
+ * by side, then lie in different banks. */
+enum {
+    GPU_MANY_TILE_32 = 128,
+    GPU_MANY_TILE_64 = 64,
+    GPU_MANY_WAVES = 8,
+    GPU_MANY_ROWS = 16 * GPU_MANY_WAVES,
+    GPU_MANY_GROUPS = 4, /* of rows that a block takes one after another */
+};
+#define GPU_MANY_SHARED(NAME, CHOICES, STAGES)                                                     \
+    struct NAME {                                                                                  \
+        uint16_t x[STAGES][CHOICES][128 + 32];                                                     \
+        float band[16][GPU_MANY_ROWS + GPU_BAND_PAD];                                              \
+        uint32_t slot[CHOICES], from[CHOICES]; /* the choices, and their rows of x */              \
+        uint32_t expert, base, n;                                                                  \
+    }
+GPU_MANY_SHARED(gpu_many_shared_32, GPU_MANY_TILE_32, 3);
+GPU_MANY_SHARED(gpu_many_shared_64, GPU_MANY_TILE_64, 2);
 
 #endif

@@ -27,10 +27,10 @@ void __asan_unpoison_memory_region(const volatile void *, size_t);
 enum { GAP = 64 };
 
 const struct gpu_case_kind *const gpu_case_kinds[] = {
-    &case_norm,          &case_mix_norm,   &case_linear,       &case_heads,   &case_kda_step,
-    &case_route,         &case_experts_up, &case_experts_down, &case_combine, &case_mla_split,
-    &case_mla_merge,     &case_mla_write,  &case_embed,        &case_glu,     &case_mla_split_fp8,
-    &case_mla_write_fp8, &case_kda_prefill};
+    &case_norm,          &case_mix_norm,    &case_linear,       &case_heads,   &case_kda_step,
+    &case_route,         &case_experts_up,  &case_experts_down, &case_combine, &case_mla_split,
+    &case_mla_merge,     &case_mla_write,   &case_embed,        &case_glu,     &case_mla_split_fp8,
+    &case_mla_write_fp8, &case_kda_prefill, &case_group};
 const size_t gpu_n_case_kinds = sizeof gpu_case_kinds / sizeof *gpu_case_kinds;
 
 void *case_take(struct gpu_case *c, size_t bytes) {
@@ -167,10 +167,11 @@ struct case_rows case_rows(struct gpu_case *c, uint32_t rows, uint32_t cols, boo
     return r;
 }
 
+/* Of what is a number. */
 static double root_mean_square(const float *x, size_t n) {
     double square = 0;
     for (size_t i = 0; i < n; i++)
-        square += (double)x[i] * x[i];
+        square += isnan(x[i]) ? 0 : (double)x[i] * x[i];
     return sqrt(square / (double)(n ? n : 1)) + 1e-30;
 }
 

@@ -95,6 +95,7 @@ static void experts_are_those_of_the_reference(void **state) {
     all_shapes(&case_experts_up);
     all_shapes(&case_experts_down);
     all_shapes(&case_combine);
+    all_shapes(&case_group);
 }
 
 static void latent_attention_is_that_of_the_formula(void **state) {
@@ -160,8 +161,20 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     mla.shares = 0;
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_mla_share(gpu_mla_shares(0, 12, shape), 0), 64); /* of nothing: a page */
+    experts.top_k = 1;
     experts.slots = GPU_EXPERT_SLOTS + 1;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel, GPU_NO_KERNEL);
+    experts.experts = 4;
+    assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel,
+                     GPU_weir_experts_down_many);
+    experts.cols = 72;
+    assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel, GPU_NO_KERNEL);
+    experts.bf16 = 1;
+    assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel,
+                     GPU_weir_experts_up_many_bf16);
+    experts.codes_stride = 8;
+    assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel, GPU_NO_KERNEL);
 }
 
 /* More waves share a row of a small matrix than of a large one, fewer rows of x take the kernel
