@@ -11,7 +11,7 @@ static const struct command *const commands[] = {
     &command_help,          &command_version,       &command_bench_compare, &command_bench_gate,
     &command_bench_history, &command_bench_inspect, &command_bench_kernels, &command_bench_replay,
     &command_bench_step,    &command_bench_sweep,   &command_bench_threads, &command_cost,
-    &command_frontier,      &command_report,        &command_tune,
+    &command_frontier,      &command_plan_kernels,  &command_report,        &command_tune,
     /* clang-format on */
 };
 

@@ -52,6 +52,7 @@ extern const struct command command_serve, command_generate, command_score, comm
 extern const struct command command_bench_inspect, command_bench_compare, command_bench_gate,
     command_bench_history, command_bench_kernels, command_bench_replay, command_bench_sweep,
     command_bench_step, command_bench_threads;
-extern const struct command command_cost, command_frontier, command_report, command_tune;
+extern const struct command command_cost, command_frontier, command_plan_kernels, command_report,
+    command_tune;
 
 #endif

@@ -21,12 +21,18 @@ static const struct {
     NUMBER(scale_up_gb_per_s, true),
     NUMBER(scale_up_gpus, true),
     NUMBER(scale_out_gbit_per_s, true),
+    NUMBER(compute_units, false),
+    NUMBER(wave_lanes, false),
+    NUMBER(local_bytes, false),
+    NUMBER(local_unit_bytes, false),
+    NUMBER(local_reserved_bytes, false),
 #undef NUMBER
 };
 
 static const char members[] = "tdp_watts, fp4_tflops, fp8_tflops, bf16_tflops, memory_gb, "
                               "memory_tb_per_s, scale_up_gb_per_s, scale_up_gpus, "
-                              "scale_out_gbit_per_s, note";
+                              "scale_out_gbit_per_s, architecture, compute_units, wave_lanes, "
+                              "local_bytes, local_unit_bytes, local_reserved_bytes, note";
 
 static weir_status read_one(const json_t *o, const char *path, const char *name,
                             struct gpu_spec *out, weir_error *err) {
@@ -42,7 +48,9 @@ static weir_status read_one(const json_t *o, const char *path, const char *name,
         if (s)
             return s;
     }
-    return data_text(o, path, scope, "note", false, out->note, sizeof out->note, err);
+    s = data_text(o, path, scope, "architecture", false, out->architecture,
+                  sizeof out->architecture, err);
+    return s ? s : data_text(o, path, scope, "note", false, out->note, sizeof out->note, err);
 }
 
 weir_status gpu_specs_open(struct gpu_spec **out, size_t *n, weir_error *err) {

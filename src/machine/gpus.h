@@ -17,6 +17,12 @@ struct gpu_spec {
     double scale_up_gb_per_s;    /* of one GPU, one way */
     double scale_up_gpus;        /* of one domain */
     double scale_out_gbit_per_s; /* of one GPU */
+    /* What kernels see; "" and NAN where nobody has looked. */
+    char architecture[16]; /* "sm_90", "gfx950" */
+    double compute_units, wave_lanes;
+    double local_bytes;          /* local memory (LDS, shared) of one unit */
+    double local_unit_bytes;     /* is given out in pieces of */
+    double local_reserved_bytes; /* the system's share of each workgroup's; NAN: none */
     char note[128];              /* where sources differ, or "" */
 };
 

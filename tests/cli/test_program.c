@@ -42,6 +42,92 @@ static void features_of_other_builds_are_known_by_name(void **state) {
                    "--device cpu --cpu-offload-bytes 0 --compute exact --kv-cache-dtype f32");
 }
 
+static json_t *planned(const json_t *plan, const char *name, const char *step) {
+    size_t i;
+    json_t *e, *list = json_object_get(plan, "kernels");
+    json_array_foreach(list, i, e) {
+        if (!strcmp(json_string_value(json_object_get(e, "name")), name) &&
+            !strcmp(json_string_value(json_object_get(e, "step")), step))
+            return e;
+    }
+    fail_msg("no %s in %s", name, step);
+    return NULL;
+}
+
+static json_t *plan_of(const char *line) {
+    succeeds(NULL, line);
+    json_t *plan = json_loads(last_outcome()->out, 0, NULL);
+    assert_non_null(plan);
+    return plan;
+}
+
+static json_int_t planned_number(const json_t *e, const char *key) {
+    return json_integer_value(json_object_get(e, key));
+}
+
+/* Shapes of one rank of Kimi K3, against published counts and weir's own rules of launches. */
+static void a_plan_of_kernels_says_what_each_takes_and_what_is_missing(void **state) {
+    json_t *p = plan_of("plan kernels --machine mi355x --tp 8 --draft 3 --prompt 8192 --json");
+    json_t *e = planned(p, "kda_verify", "verify");
+    assert_int_equal(planned_number(e, "workgroups"), 384);
+    assert_true(json_is_null(json_object_get(e, "kernel")));
+    e = json_object_get(planned(p, "kda_prefill_chunks", "prefill"), "no_kernel_yet");
+    assert_int_equal(planned_number(e, "resident"), 2); /* 79.5 KiB of 160 */
+    assert_int_equal(planned_number(e, "workgroups"), 128 * 12);
+    e = json_object_get(planned(p, "kda_prefill_states", "prefill"), "no_kernel_yet");
+    assert_int_equal(planned_number(e, "workgroups"), 2 * 12 * 10);
+    e = planned(p, "kda_prefill", "prefill");
+    assert_int_equal(planned_number(e, "launches"), 8192 * 69);
+    e = planned(p, "mla_verify", "verify");
+    assert_string_equal(json_string_value(json_object_get(e, "kernel")), "weir_mla_split");
+    assert_int_equal(planned_number(e, "heads"), 12);
+    assert_int_equal(planned_number(e, "padded_heads"), 16);
+    assert_true(json_real_value(json_object_get(e, "padding_waste")) == 0.25);
+    assert_int_equal(planned_number(e, "workgroups"), 256); /* 64 shares of 4 rows */
+    assert_int_equal(planned_number(json_object_get(e, "no_kernel_yet"), "workgroups"), 16);
+    json_decref(p);
+
+    p = plan_of("plan kernels --machine h200 --tp 8 --dcp 8 --context 142000 --json");
+    e = planned(p, "mla_decode", "decode");
+    assert_int_equal(planned_number(e, "heads"), 96);
+    assert_non_null(
+        strstr(json_string_value(json_object_get(json_object_get(e, "no_kernel_yet"), "variant")),
+               "heads_128_zero"));
+    assert_true(json_is_null(json_object_get(planned(p, "dcp_merge", "decode"), "kernel")));
+    json_decref(p);
+
+    /* 12 heads of one query: what the rules name is weir's kernel, with FP8 on Hopper alone. */
+    p = plan_of("plan kernels --machine h200 --tp 8 --kv-cache-dtype fp8 --json");
+    e = planned(p, "mla_decode", "decode");
+    assert_true(json_is_null(json_object_get(e, "no_kernel_yet")));
+    assert_int_equal(planned_number(e, "workgroups"), 132);
+    json_decref(p);
+    p = plan_of("plan kernels --machine b300 --tp 8 --kv-cache-dtype fp8 --json");
+    e = planned(p, "mla_decode", "decode");
+    assert_false(json_is_null(json_object_get(e, "no_kernel_yet")));
+    json_decref(p);
+    p = plan_of("plan kernels --machine b300 --tp 8 --json");
+    e = planned(p, "mla_decode", "decode");
+    assert_true(json_is_null(json_object_get(e, "no_kernel_yet")));
+    assert_int_equal(planned_number(e, "workgroups"), 148);
+    json_decref(p);
+
+    succeeds(NULL, "plan kernels --machine MI355X --model @models/tiny-k3 --prompt 100");
+    assert_non_null(strstr(last_outcome()->out, "no kernel yet"));
+    succeeds(NULL, "plan kernels --machine h200 --preset kimi-linear --tp 4 --batch 300");
+}
+
+static void a_plan_of_kernels_refuses_what_does_not_divide(void **state) {
+    fails(2, "plan kernels", "--machine: is missing");
+    fails(2, "plan kernels --machine h100", "rules of dispatch: h200, b300, mi355x");
+    fails(2, "plan kernels --machine h200 --tp 7",
+          "--tensor-parallel-size: is 7, but 96 KDA heads");
+    fails(2, "plan kernels --machine h200 --tp 8 --dcp 3",
+          "--decode-context-parallel-size: is 3, which does not divide the 8 ranks");
+    fails(2, "plan kernels --machine h200 --preset kimi-k2", "does not run that family");
+    fails(2, "plan kernels --machine h200 --kv-cache-dtype f32", "'f32' is not bf16 or fp8");
+}
+
 /* On a machine without one, or with the library of something else. */
 static void a_device_that_is_not_there_is_one_line(void **state) {
     static const char *const devices[] = {"cuda", "hip"};
@@ -308,6 +394,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_typed_wrong_ends_in_2_with_one_line),
         cmocka_unit_test(features_of_other_builds_are_known_by_name),
+        cmocka_unit_test(a_plan_of_kernels_says_what_each_takes_and_what_is_missing),
+        cmocka_unit_test(a_plan_of_kernels_refuses_what_does_not_divide),
         cmocka_unit_test(a_device_that_is_not_there_is_one_line),
         cmocka_unit_test(options_that_do_nothing_are_told_so),
         cmocka_unit_test(what_is_read_wrong_ends_in_1_with_one_line),

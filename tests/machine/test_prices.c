@@ -186,6 +186,11 @@ static void specifications_are_those_of_the_file(void **state) {
     assert_true(one.fp4_tflops == 10066 && one.memory_gb == 288 && one.memory_tb_per_s == 8);
     assert_int_equal(gpu_spec_find("h100", &one, &err), WEIR_OK);
     assert_true(isnan(one.fp4_tflops) && one.tdp_watts == 700);
+    assert_true(isnan(one.compute_units) && !one.architecture[0]); /* nobody has looked */
+    assert_int_equal(gpu_spec_find("h200", &one, &err), WEIR_OK);
+    assert_true(one.compute_units == 132 && one.local_bytes == 228 * 1024 &&
+                one.local_reserved_bytes == 1024);
+    assert_string_equal(one.architecture, "sm_90");
     assert_int_equal(gpu_spec_find("h800", &one, &err), WEIR_BAD_VALUE);
     assert_non_null(strstr(err.message, "mi355x"));
 }

@@ -4,7 +4,7 @@
 #include "model/presets.h"
 #include "plan/cycle.h"
 #include "plan/memory.h"
-#include "plan/occupancy.h"
+#include "machine/occupancy.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* occupancy.c: counts of workgroups and of local memory. Called by plans of kernels. */
-#include "plan/occupancy.h"
+/* occupancy.c: counts of workgroups and of local memory. Called by rules of dispatch and plans. */
+#include "machine/occupancy.h"
 
 uint32_t occupancy_workgroups(uint32_t heads, uint32_t columns, uint32_t tile_columns) {
     return heads * ((columns + tile_columns - 1) / tile_columns);
@@ -10,11 +10,17 @@ double occupancy_share(const struct occupancy_device *d, uint32_t workgroups) {
 }
 
 struct occupancy_local occupancy_local(const struct occupancy_device *d, uint32_t request_bytes) {
-    struct occupancy_local l = {.units = (request_bytes + d->local_unit_bytes - 1) /
-                                         d->local_unit_bytes};
+    const uint32_t request = request_bytes ? request_bytes + d->local_reserved_bytes : 0;
+    struct occupancy_local l = {.units = (request + d->local_unit_bytes - 1) / d->local_unit_bytes};
     l.bytes = l.units * d->local_unit_bytes;
     l.resident = l.bytes ? d->local_bytes / l.bytes : 0;
     return l;
+}
+
+uint32_t occupancy_local_budget(const struct occupancy_device *d, uint32_t resident) {
+    const uint32_t share =
+        resident ? d->local_bytes / resident / d->local_unit_bytes * d->local_unit_bytes : 0;
+    return share > d->local_reserved_bytes ? share - d->local_reserved_bytes : 0;
 }
 
 uint32_t occupancy_triangle(uint32_t n) {

@@ -1,0 +1,444 @@
+/* kernel_steps.c: the operations of a step in the order of the step program (forward/), each with
+ * the shape that one rank has: heads, vocabulary and intermediate columns cut by tensor
+ * parallelism, what reads the hidden width whole. Called by kernels.c. Invariant that bites:
+ * records here have shapes and no addresses; a second term of a product is known by an address, so
+ * it gets one that is never read. */
+#include "plan/kernel_list.h"
+
+#include "ops/kv.h"
+
+static const uint16_t present; /* stands for a matrix that is there */
+
+static uint32_t divide_up(uint32_t n, uint32_t by) {
+    return (n + by - 1) / by;
+}
+
+static uint32_t moe_layers(const struct model *m) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->layers; i++)
+        n += model_is_moe(m, i);
+    return n;
+}
+
+/* --------------------------------------------------------------------------- products */
+
+static void part(struct gpu_linear *a, uint32_t rows, uint32_t cols) {
+    a->part[a->n_parts++] = (struct gpu_linear_part){.rows = rows, .cols = cols};
+}
+
+static uint64_t rounds(const struct kernel_list *l, const struct gpu_launch *g) {
+    const uint64_t units = l->machine->shape.multiprocessors;
+    return ((uint64_t)g->blocks_x * g->blocks_y + units - 1) / units;
+}
+
+static void linear(struct kernel_list *l, const char *name, uint32_t launches, struct gpu_linear a,
+                   uint32_t rows) {
+    a.x_rows = rows;
+    const struct gpu_launch g = gpu_launch_linear(&a, l->machine->shape);
+    const uint32_t waves = g.threads / l->machine->shape.wave;
+    switch (g.kernel) {
+    case GPU_weir_gemv_1:
+    case GPU_weir_gemv_2:
+    case GPU_weir_gemv_4:
+        kernel_list_add(l, name, launches, g,
+                        "1 to 4 rows: 2 rows of W at a time without tiles, %u of %u waves on each: "
+                        "as few as make 4 workgroups a unit, or all",
+                        a.split, waves);
+        break;
+    case GPU_weir_skinny_1:
+    case GPU_weir_skinny_2:
+    case GPU_weir_skinny_4:
+        kernel_list_add(l, name, launches, g,
+                        "5 to 64 rows: tiles of 16 rows of W straight from memory, %u of %u waves "
+                        "on each: as few as make 4 workgroups a unit, or all",
+                        a.split, waves);
+        break;
+    case GPU_weir_gemm_128:
+    case GPU_weir_gemm_256:
+        kernel_list_add(
+            l, name, launches, g,
+            "more than 64 rows go through local memory: rounds over the units (%llu) by "
+            "tiles of %s are thought quicker than those by the other size",
+            (unsigned long long)rounds(l, &g),
+            g.kernel == GPU_weir_gemm_256 ? "256 by 128" : "128 by 64");
+        break;
+    default:
+        kernel_list_add(l, name, launches, g,
+                        "columns must be multiples of 8 and parts of a launch few");
+    }
+}
+
+/* --------------------------------------------------------------------------- around layers */
+
+static void mix_norm(struct kernel_list *l, const char *name, uint32_t launches, uint32_t rows) {
+    const struct gpu_mix_norm a = {.cols = l->m->hidden};
+    kernel_list_add(l, name, launches, gpu_launch_mix_norm(&a, rows),
+                    "a workgroup a row, 16 columns a thread in whole waves of 64; up to %d columns",
+                    GPU_ROW_MOST);
+}
+
+static void norm(struct kernel_list *l, const char *name, uint32_t launches, uint32_t cols) {
+    const struct gpu_norm a = {.cols = cols};
+    kernel_list_add(l, name, launches, gpu_launch_norm(&a, l->rows),
+                    "a workgroup a row, up to %d columns", GPU_ROW_MOST);
+}
+
+static void all_reduce(struct kernel_list *l, uint32_t launches) {
+    const struct policy_reduce r = policy_reduce(l->rows);
+    if (l->load->tp > 1 && launches)
+        kernel_list_named(l, "all_reduce", r.variant, launches, 0, "%s", r.reason);
+}
+
+/* --------------------------------------------------------------------------- KDA */
+
+static void kda_verify(struct kernel_list *l, uint32_t layers, uint32_t heads) {
+    const uint32_t n = l->load->batch;
+    const struct policy_tile t = policy_verify_tile(heads, n);
+    const uint64_t groups = (uint64_t)occupancy_workgroups(heads, l->m->kda_dim, t.columns) * n;
+    char variant[32];
+    snprintf(variant, sizeof variant, "verify_columns_%u", t.columns);
+    struct kernel_entry *e = kernel_list_named(
+        l, "kda_verify", variant, layers, groups,
+        "%s; %u heads of %u sequences make %u, %u wave%s a workgroup, %u tokens; tiles of 32 "
+        "columns would be %llu workgroups on %u units",
+        t.reason, heads, n, heads * n, t.waves, t.waves == 1 ? "" : "s", 1 + l->load->draft,
+        (unsigned long long)occupancy_workgroups(heads, l->m->kda_dim, 32) * n,
+        l->machine->device.compute_units);
+    e->takes.threads = t.waves * l->machine->shape.wave;
+}
+
+/* By chunks: weir walks them in order, the rules may group them. */
+static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
+    const struct kernel_machine *machine = l->machine;
+    const struct gpu_kda_prefill a = {
+        .n_seqs = 1, .heads = heads, .dim = l->m->kda_dim, .taps = l->m->conv_taps};
+    const struct policy_groups g =
+        policy_prefill_groups(machine->kind, machine->device.compute_units, heads, 1, l->rows);
+    const uint32_t chunks = divide_up(l->rows, POLICY_CHUNK);
+    const char *alone = "tried alone: no step takes it yet";
+    struct kernel_entry *e = kernel_list_add(
+        l, "kda_prefill_chunks", layers, gpu_launch_kda_prefill_chunks(&a, l->rows, machine->shape),
+        "a workgroup a chunk and head; %s", alone);
+    const struct policy_local local = policy_local(machine->kind, POLICY_KDA_PREPARE);
+    e->has_other = local.bytes > 0;
+    if (e->has_other) {
+        snprintf(e->other.variant, sizeof e->other.variant, "chunks_of_%d", POLICY_CHUNK);
+        e->other.workgroups = (uint64_t)chunks * heads;
+        e->other.shared_bytes = local.bytes;
+        e->other.resident = kernel_list_resident(machine, local.bytes, 0);
+        snprintf(e->other.reason, sizeof e->other.reason,
+                 "%s; two a unit may ask for %u bytes each", local.reason,
+                 occupancy_local_budget(&machine->device, 2));
+    }
+    e = kernel_list_add(
+        l, "kda_prefill_states", layers, gpu_launch_kda_prefill_states(&a, l->rows, machine->shape),
+        "a workgroup 16 value columns of a head and sequence, chunks in order; %s", alone);
+    e->has_other = g.groups > 1;
+    if (e->has_other) {
+        e->other.workgroups = g.first;
+        snprintf(e->other.variant, sizeof e->other.variant, "chunks_in_%u_groups", g.groups);
+        snprintf(e->other.reason, sizeof e->other.reason,
+                 "%s; %u chunks of %d tokens, %llu workgroups from the zero state, %llu from the "
+                 "true one, on %u units",
+                 g.reason, chunks, POLICY_CHUNK, (unsigned long long)g.first,
+                 (unsigned long long)g.second, machine->device.compute_units);
+    }
+    kernel_list_add(l, "kda_prefill_out", layers,
+                    gpu_launch_kda_prefill_out(&a, l->rows, machine->shape),
+                    "norm and gate, a workgroup a chunk and head; %s", alone);
+}
+
+static void kda(struct kernel_list *l) {
+    const struct model *m = l->m;
+    const uint32_t layers = model_kda_layers(m), tp = l->load->tp;
+    const uint32_t width = model_kda_width(m) / tp, heads = m->kda_heads / tp;
+    if (!layers)
+        return;
+    struct gpu_linear in = {0}, low = {0}, out = {0};
+    for (int i = 0; i < 3; i++)
+        part(&in, width, m->hidden);
+    part(&in, heads, m->hidden);
+    part(&in, m->kda_dim, m->hidden);
+    part(&in, m->full_rank_gate ? width : m->kda_dim, m->hidden);
+    part(&low, width, m->kda_dim);
+    if (!m->full_rank_gate)
+        part(&low, width, m->kda_dim);
+    part(&out, m->hidden, width);
+    linear(l, "kda_in", layers, in, l->rows);
+    linear(l, "kda_low_rank", layers, low, l->rows);
+    const struct gpu_kda_step a = {.heads = heads, .taps = m->conv_taps};
+    const uint32_t n = l->step == KERNEL_PREFILL ? 1 : l->load->batch;
+    const struct gpu_launch step = gpu_launch_kda_step(&a, m->kda_dim, n);
+    switch (l->step) {
+    case KERNEL_DECODE:
+        kernel_list_add(l, "kda_decode", layers, step,
+                        "a workgroup a head and sequence, the kernel of heads of %u", m->kda_dim);
+        break;
+    case KERNEL_VERIFY: kda_verify(l, layers, heads); break;
+    case KERNEL_PREFILL:
+        kernel_list_add(l, "kda_prefill", (uint64_t)layers * l->rows, step,
+                        "a launch a token: steps read prompts token by token so far");
+        kda_chunks(l, layers, heads);
+        break;
+    }
+    linear(l, "kda_out", layers, out, l->rows);
+}
+
+/* --------------------------------------------------------------------------- MLA */
+
+/* Of one position of one layer, as weir keeps it. */
+static uint32_t record_bytes(const struct kernel_list *l) {
+    return (uint32_t)kv_record_bytes(l->load->fp8_history ? DTYPE_FP8 : DTYPE_BF16, l->m->kv_lora,
+                                     l->m->rope_dim);
+}
+
+/* What the rules name for `heads` of each of `sequences`, queries of one sequence in `queries`. */
+static struct kernel_way named_attention(const struct kernel_list *l, uint32_t heads,
+                                         uint32_t sequences, uint32_t queries,
+                                         struct policy_heads *padded) {
+    const enum policy_machine kind = l->machine->kind;
+    struct kernel_way w = {0};
+    const struct policy_queries q = policy_queries(kind, queries);
+    if (q.own_sequence)
+        sequences *= queries;
+    const struct policy_heads h = policy_heads(kind, heads, q.own_sequence ? 1 : q.queries);
+    *padded = h;
+    if (!h.heads) {
+        snprintf(w.variant, sizeof w.variant, "none");
+        snprintf(w.reason, sizeof w.reason, "%s", h.reason);
+        return w;
+    }
+    const uint32_t tiles = divide_up(h.heads, h.tile) * sequences;
+    const struct policy_splits s = policy_splits(kind, tiles, l->machine->shape);
+    const bool fp8 = l->load->fp8_history;
+    const struct policy_history f = policy_fp8_history(kind, queries);
+    w.workgroups = (uint64_t)tiles * s.splits;
+    snprintf(w.variant, sizeof w.variant, "%s%sheads_%u_%s_splits_%u", fp8 ? f.variant : "",
+             fp8 ? "_" : "", h.heads, policy_fill_name(h.fill), s.splits);
+    snprintf(w.reason, sizeof w.reason, "%s; %s%s%s%s%s", h.reason, s.reason,
+             queries > 1 ? "; " : "", queries > 1 ? q.reason : "",
+             fp8 ? f.fallback ? "; fallback for FP8: " : "; FP8: " : "", fp8 ? f.reason : "");
+    return w;
+}
+
+/* Heads that attend over what this rank holds of a history: with a group of ranks that share
+ * histories, those of all of them. */
+static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
+    static const char *const names[] = {"mla_decode", "mla_verify", "mla_prefill"};
+    const struct model *m = l->m;
+    const struct kernel_load *load = l->load;
+    const bool prompt = l->step == KERNEL_PREFILL;
+    const uint32_t rows = l->rows < GPU_SKINNY_ROWS ? l->rows : GPU_SKINNY_ROWS;
+    const uint64_t launches = (uint64_t)layers * divide_up(l->rows, GPU_SKINNY_ROWS);
+    const uint32_t positions = divide_up(prompt ? load->prompt : load->context, load->dcp);
+    const struct gpu_mla_split a = {.heads = heads,
+                                    .latent = m->kv_lora,
+                                    .extra = m->rope_dim,
+                                    .record_bytes = record_bytes(l),
+                                    .fp8 = load->fp8_history,
+                                    .shares = gpu_mla_shares(rows, heads, l->machine->shape)};
+    const struct gpu_mla_merge merge = {.heads = heads, .latent = m->kv_lora, .shares = a.shares};
+    const uint32_t tiles = divide_up(heads, GPU_MLA_HEADS), padded = tiles * GPU_MLA_HEADS;
+    struct policy_heads rule = {0};
+    const struct kernel_way named =
+        named_attention(l, heads, prompt ? 1 : load->batch, prompt ? 1 : 1 + load->draft, &rule);
+    const uint32_t share = gpu_mla_share(a.shares, positions);
+    struct kernel_entry *e = kernel_list_add(
+        l, names[l->step], launches, gpu_launch_mla_split(&a, rows, l->machine->shape),
+        "%u row%s a launch, each a sequence of its own; %u tile%s of %d heads, %u of %u rows of "
+        "zeros in the tile alone; %u share%s of the positions fill %u units once, %u of them with "
+        "%u positions or fewer at %u%s",
+        rows, rows == 1 ? "" : "s", tiles, tiles == 1 ? "" : "s", GPU_MLA_HEADS, padded - heads,
+        padded, a.shares, a.shares == 1 ? "" : "s", l->machine->device.compute_units,
+        divide_up(positions, share), share, positions,
+        load->fp8_history ? "; FP8 becomes BF16 on its way into local memory" : "");
+    e->heads = heads;
+    e->padded = padded;
+    /* Hopper's fallback for FP8 is what weir's kernel does everywhere. */
+    const bool same = tiles == 1 && rule.heads == padded && !load->draft &&
+                      policy_splits(l->machine->kind, rows, l->machine->shape).splits == a.shares &&
+                      (!load->fp8_history || l->machine->kind == POLICY_SM90);
+    e->has_other = !prompt && !same;
+    if (e->has_other)
+        e->other = named;
+    kernel_list_add(l, "mla_merge", launches, gpu_launch_mla_merge(&merge, rows),
+                    "a workgroup a head and row puts %u share%s together", a.shares,
+                    a.shares == 1 ? "" : "s");
+}
+
+static void mla(struct kernel_list *l) {
+    const struct model *m = l->m;
+    const uint32_t layers = model_mla_layers(m), tp = l->load->tp, dcp = l->load->dcp;
+    const uint32_t heads = m->heads / tp, q_width = heads * (m->nope_dim + m->rope_dim);
+    const uint32_t width = heads * m->v_dim, queries = l->rows;
+    if (!layers)
+        return;
+    struct gpu_linear in = {0}, up = {0}, latent = {.steps = heads}, values = {.steps = heads};
+    struct gpu_linear out = {0};
+    part(&in, m->q_lora ? m->q_lora : q_width, m->hidden);
+    part(&in, m->kv_lora + m->rope_dim, m->hidden);
+    if (m->mla_gate)
+        part(&in, width, m->hidden);
+    part(&up, q_width, m->q_lora);
+    part(&latent, m->kv_lora, m->nope_dim);
+    part(&values, m->v_dim, m->kv_lora);
+    part(&out, m->hidden, width);
+    linear(l, "mla_in", layers, in, l->rows);
+    const struct gpu_mla_write write = {.latent = m->kv_lora,
+                                        .extra = m->rope_dim,
+                                        .record_bytes = record_bytes(l),
+                                        .fp8 = l->load->fp8_history};
+    kernel_list_add(l, "mla_write", layers, gpu_launch_mla_write(&write, l->rows),
+                    "a workgroup a row, %s history", l->load->fp8_history ? "FP8" : "BF16");
+    if (m->q_lora) {
+        norm(l, "mla_q_norm", layers, m->q_lora);
+        linear(l, "mla_q", layers, up, l->rows);
+    }
+    const uint32_t attended = queries < GPU_SKINNY_ROWS ? queries : GPU_SKINNY_ROWS;
+    const uint32_t launches = layers * divide_up(queries, GPU_SKINNY_ROWS);
+    linear(l, "mla_latent_queries", launches, latent, attended);
+    if (dcp > 1)
+        kernel_list_named(l, "dcp_gather_queries", "all_gather", layers, 0,
+                          "the %u ranks that share a history need the queries of all %u heads", dcp,
+                          heads * dcp);
+    attention(l, layers, heads * dcp);
+    if (dcp > 1)
+        kernel_list_named(l, "dcp_merge", "all_to_all", layers, 0,
+                          "results of %u ranks by their log-sum-exp, each rank its own %u heads",
+                          dcp, heads);
+    linear(l, "mla_values", launches, values, attended);
+    linear(l, "mla_out", layers, out, l->rows);
+}
+
+/* --------------------------------------------------------------------------- feed-forward */
+
+static void glu(struct kernel_list *l, const char *name, uint32_t layers, uint32_t cols) {
+    enum { ROWS = 32768 }; /* of one launch */
+    const struct gpu_glu a = {.cols = cols};
+    kernel_list_add(l, name, (uint64_t)layers * divide_up(l->rows, ROWS),
+                    gpu_launch_glu(&a, l->rows < ROWS ? l->rows : ROWS),
+                    "a workgroup a row and 2048 columns");
+}
+
+static void dense(struct kernel_list *l, uint32_t layers) {
+    const struct model *m = l->m;
+    const uint32_t inter = m->dense_inter / l->load->tp;
+    struct gpu_linear in = {0}, out = {0};
+    if (!layers)
+        return;
+    part(&in, inter, m->hidden);
+    part(&in, inter, m->hidden);
+    part(&out, m->hidden, inter);
+    linear(l, "dense_in", layers, in, l->rows);
+    glu(l, "dense_glu", layers, inter);
+    linear(l, "dense_out", layers, out, l->rows);
+}
+
+/* All choices in one launch each, where those above need several. */
+static void experts_many(struct kernel_list *l, uint32_t layers, struct gpu_experts up,
+                         struct gpu_experts down) {
+    const char *alone = "tried alone: no step takes it yet";
+    const struct gpu_shape shape = l->machine->shape;
+    up.slots = down.slots = l->rows * up.top_k;
+    const struct gpu_group group = {.slots = up.slots, .experts = up.experts};
+    kernel_list_add(l, "experts_group", layers, gpu_launch_group(&group),
+                    "many choices are grouped by expert first; %s", alone);
+    kernel_list_add(l, "experts_up_many", layers, gpu_launch_experts_up_many(&up, shape),
+                    "tiles of an expert's choices, one at most that is not full; %s", alone);
+    kernel_list_add(l, "experts_down_many", layers, gpu_launch_experts_down_many(&down, shape),
+                    "tiles of an expert's choices, one at most that is not full; %s", alone);
+}
+
+static void experts(struct kernel_list *l, uint32_t layers) {
+    const struct model *m = l->m;
+    const uint32_t inter = m->moe_inter / l->load->tp, width = model_expert_width(m);
+    const uint32_t most = GPU_EXPERT_SLOTS / m->top_k ? GPU_EXPERT_SLOTS / m->top_k : 1;
+    const uint32_t rows = l->rows < most ? l->rows : most;
+    const uint64_t launches = (uint64_t)layers * divide_up(l->rows, most);
+    const struct gpu_experts up = {.slots = rows * m->top_k,
+                                   .top_k = m->top_k,
+                                   .rows = inter,
+                                   .cols = width,
+                                   .experts = m->experts,
+                                   .bf16 = !m->mxfp4_experts};
+    const struct gpu_experts down = {.slots = rows * m->top_k,
+                                     .top_k = m->top_k,
+                                     .rows = width,
+                                     .cols = inter,
+                                     .experts = m->experts,
+                                     .bf16 = !m->mxfp4_experts};
+    const struct gpu_combine sum = {.top_k = m->top_k, .cols = width};
+    const char *alone =
+        m->mxfp4_experts ? "" : "; BF16 weights, tried alone: no step takes them yet";
+    kernel_list_add(l, "experts_up", launches, gpu_launch_experts_up(&up),
+                    "a workgroup 16 rows of an expert and choice; the first of an expert's choices "
+                    "does all of them; rows a launch: %u (%d choices at most)%s",
+                    rows, GPU_EXPERT_SLOTS, alone);
+    kernel_list_add(l, "experts_down", launches, gpu_launch_experts_down(&down, l->machine->shape),
+                    "a workgroup 32 rows a wave of an expert and choice; rows a launch: %u%s", rows,
+                    alone);
+    if (l->rows > most)
+        experts_many(l, layers, up, down);
+    kernel_list_add(l, "experts_combine", layers, gpu_launch_combine(&sum, l->rows),
+                    "a workgroup a row%s",
+                    !m->latent         ? ", sums as f32, tried alone: no step takes them yet"
+                    : !m->latent_norm  ? ""
+                    : l->load->tp == 1 ? ", with the norm"
+                                       : ", without the norm, which follows the sum over ranks");
+}
+
+static void moe(struct kernel_list *l, uint32_t layers) {
+    const struct model *m = l->m;
+    const uint32_t tp = l->load->tp, shared = m->shared_experts * m->moe_inter / tp;
+    struct gpu_linear in = {0}, out = {0};
+    if (!layers)
+        return;
+    part(&in, m->experts, m->hidden);
+    if (m->latent)
+        part(&in, m->latent, m->hidden);
+    for (int i = 0; i < 2 && shared; i++)
+        part(&in, shared, m->hidden);
+    linear(l, "moe_in", layers, in, l->rows);
+    const struct gpu_route route = {
+        .rows = l->rows, .experts = m->experts, .top_k = m->top_k, .groups = m->groups};
+    kernel_list_add(l, "route", layers, gpu_launch_route(&route, l->machine->shape),
+                    "a wave a row, up to %d experts and 32 choices", GPU_EXPERTS_MOST);
+    if (shared)
+        glu(l, "shared_glu", layers, shared);
+    experts(l, layers);
+    if (m->latent && m->latent_norm && tp > 1)
+        norm(l, "latent_norm", layers, m->latent);
+    /* The projection out of the latent space is cut by rows of its result; a rank adds its rows to
+     * its part of the shared experts. */
+    const uint32_t own = m->latent ? m->hidden / tp : 0;
+    if (own) {
+        part(&out, own, m->latent);
+        if (shared) {
+            out.part[0].w2 = &present;
+            out.part[0].cols2 = shared;
+        }
+    }
+    if (shared && own < m->hidden)
+        part(&out, m->hidden - own, shared);
+    if (out.n_parts)
+        linear(l, "moe_out", layers, out, l->rows);
+}
+
+void kernel_list_step(struct kernel_list *l) {
+    const struct model *m = l->m;
+    const uint32_t moes = moe_layers(m), logits = l->step == KERNEL_PREFILL ? 1 : l->rows;
+    const struct gpu_embed embed = {.cols = m->hidden};
+    kernel_list_add(l, "embed", 1, gpu_launch_embed(&embed, l->rows), "a workgroup a row");
+    mix_norm(l, "mix_norm", 2 * m->layers, l->rows);
+    kda(l);
+    mla(l);
+    dense(l, m->layers - moes);
+    moe(l, moes);
+    /* Behind the embedding, attention and feed-forward of each layer, and the experts' sum. */
+    all_reduce(l, 1 + 2 * m->layers + (m->latent ? moes : 0));
+    mix_norm(l, "mix_norm_last", 1, logits);
+    struct gpu_linear head = {0};
+    part(&head, m->vocab / l->load->tp, m->hidden);
+    linear(l, "head", 1, head, logits);
+    kernel_list_named(l, "sample", "cpu", 1, 0, "logits are brought to the CPU and drawn there");
+}
