@@ -62,12 +62,27 @@ static weir_status take_attention(struct device_program *p, weir_error *err) {
     return st ? st : device_take(&p->memory, most * p->heads * sizeof(float), &p->lse, err);
 }
 
+/* What lies between the kernels of KDA, for prompts of all rows or of as many sequences as there
+ * can be. */
+static weir_status take_kda(struct device_program *p, weir_error *err) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct op_kda *a = &p->ops[i].u.kda;
+        if (p->ops[i].kind != OP_KDA_PREFILL)
+            continue;
+        const struct gpu_kda_prefill r = {
+            .n_seqs = p->limits.rows / 2 + 1, .heads = a->heads, .dim = a->dim, .taps = a->taps};
+        uint64_t bytes = gpu_kda_prefill_bytes(&r, p->limits.rows, p->shape);
+        most = bytes > most ? bytes : most;
+    }
+    return most ? device_take(&p->memory, most, &p->kda_work, err) : WEIR_OK;
+}
+
 static weir_status take_batch(struct device_program *p, weir_error *err) {
     struct device_batch *d = &p->batch;
     d->room = device_batch_bytes(p->limits.rows, p->limits.logits);
     d->host = calloc(1, d->room);
-    d->first_token = calloc((size_t)p->limits.rows + 1, sizeof *d->first_token);
-    if (!d->host || !d->first_token)
+    if (!d->host)
         return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory for batches");
     return device_take(&p->memory, d->room, &d->device, err);
 }
@@ -83,10 +98,8 @@ static weir_status rehearse(struct device_program *p, weir_error *err) {
     };
     p->opening = true;
     weir_status st = WEIR_OK;
-    for (int i = 0; i < 2 && !st; i++) {
-        p->batch.n_tokens = 0;
+    for (int i = 0; i < 2 && !st; i++)
         st = enqueue_all(p, &batches[i], err);
-    }
     p->opening = false;
     return st ? st : gpu_wait(p->device, err);
 }
@@ -116,6 +129,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     if (!st)
         st = take_attention(p, err);
     if (!st)
+        st = take_kda(p, err);
+    if (!st)
         st = take_batch(p, err);
     if (!st)
         st = rehearse(p, err);
@@ -144,7 +159,6 @@ void device_program_close(struct device_program *p) {
     gpu_memory_free(p->device, p->batch.pages_at);
     free(p->batch.host);
     free(p->batch.pages);
-    free(p->batch.first_token);
     free(p->wide);
     free(p);
 }

@@ -15,6 +15,8 @@ static void lay_out(struct device_batch *d, uint32_t rows, uint32_t logits) {
     d->ids = piece(&d->used, rows * sizeof(int32_t));
     d->gather = piece(&d->used, logits * sizeof(int32_t));
     d->kda = piece(&d->used, rows * sizeof(struct gpu_kda_seq));
+    d->spans = piece(&d->used, rows * sizeof(struct gpu_kda_span));
+    d->checkpoints = piece(&d->used, rows * sizeof(struct gpu_kda_checkpoint));
     d->mla = piece(&d->used, rows * sizeof(struct gpu_mla_seq));
     d->places = piece(&d->used, rows * sizeof(struct gpu_mla_place));
 }
@@ -30,38 +32,25 @@ uint32_t device_attention_rows(const struct batch *b, uint32_t from) {
     return end - from < DEVICE_ATTENTION_ROWS ? end - from : DEVICE_ATTENTION_ROWS;
 }
 
-/* The slot that wants the state after `position`, or -1. */
-static int32_t checkpoint_at(const struct batch_seq *s, uint32_t position) {
-    for (uint32_t i = 0; i < s->n_checkpoints; i++)
-        if (s->checkpoints[i].position == position)
-            return s->checkpoints[i].slot;
-    return -1;
-}
-
-static struct gpu_kda_seq token_of(const struct batch_seq *s, uint32_t i) {
-    return (struct gpu_kda_seq){
-        .row = (int32_t)(s->row0 + i),
-        .from = i == 0 ? s->from : s->slot,
-        .slot = s->slot,
-        .checkpoint = checkpoint_at(s, s->pos0 + i + 1),
-    };
-}
-
 static void fill_kda(struct device_batch *d, const struct batch *b) {
-    struct gpu_kda_seq *to = (struct gpu_kda_seq *)(void *)(d->host + d->kda);
-    uint32_t n = 0, most = 0;
-    for (uint32_t s = 0; s < b->n_decode; s++)
-        to[n++] = token_of(&b->seqs[s], 0);
-    for (uint32_t s = b->n_decode; s < b->n_seqs; s++)
-        most = b->seqs[s].rows > most ? b->seqs[s].rows : most;
-    d->n_tokens = most;
-    for (uint32_t t = 0; t < most; t++) {
-        d->first_token[t] = n;
-        for (uint32_t s = b->n_decode; s < b->n_seqs; s++)
-            if (t < b->seqs[s].rows)
-                to[n++] = token_of(&b->seqs[s], t);
+    struct gpu_kda_seq *tokens = (struct gpu_kda_seq *)(void *)(d->host + d->kda);
+    struct gpu_kda_span *spans = (struct gpu_kda_span *)(void *)(d->host + d->spans);
+    struct gpu_kda_checkpoint *checkpoints =
+        (struct gpu_kda_checkpoint *)(void *)(d->host + d->checkpoints);
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
+        const struct batch_seq *q = &b->seqs[s];
+        if (s < b->n_decode) { /* a checkpoint can only be of the one position it comes to */
+            tokens[s] = (struct gpu_kda_seq){(int32_t)q->row0, q->from, q->slot,
+                                             q->n_checkpoints ? q->checkpoints[0].slot : -1};
+            continue;
+        }
+        spans[s - b->n_decode] =
+            (struct gpu_kda_span){q->row0, q->rows, q->pos0, q->from, q->slot, n, q->n_checkpoints};
+        for (uint32_t i = 0; i < q->n_checkpoints; i++)
+            checkpoints[n++] =
+                (struct gpu_kda_checkpoint){q->checkpoints[i].position, q->checkpoints[i].slot};
     }
-    d->first_token[most] = n;
 }
 
 static void fill_mla(struct device_batch *d, const struct batch *b, uint32_t heads,

@@ -16,15 +16,12 @@ struct device_batch {
     int32_t *pages;
     size_t room, room_pages;
     /* of the batch at hand, offsets into both */
-    size_t ids, gather, kda, mla, places, used;
+    size_t ids, gather, kda, spans, checkpoints, mla, places, used;
     size_t n_pages;
-    /* Kernels of KDA take one token of a sequence at a time: launch t of a prompt's rows takes
-     * entries [first_token[t], first_token[t + 1]) of `kda`, the t-th token of each sequence. */
-    uint32_t *first_token;
-    uint32_t n_tokens;
 };
 
-/* Bytes of all arrays but the pages, for a batch of so many rows and logits. */
+/* Bytes of all arrays but the pages, for a batch of so many rows and logits. A row may have a
+ * checkpoint, or be a sequence. */
 size_t device_batch_bytes(uint32_t rows, uint32_t logits);
 /* The rows of the launch of latent attention that begins with row `from`: launches do not mix
  * sequences that decode with those that do not. */

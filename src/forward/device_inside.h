@@ -23,6 +23,7 @@ struct device_program {
     uint32_t kernel_shared[GPU_KERNEL_COUNT]; /* what it was found for */
     uint32_t heads;                           /* of latent attention, 0: none */
     uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
+    uint64_t kda_work;                        /* between those of KDA */
     struct device_batch batch;
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     bool seen[DEVICE_GRAPH_ROWS + 1]; /* ran once: the next time is worth a graph */

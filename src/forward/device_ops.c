@@ -269,12 +269,10 @@ static void norm(struct device_program *p, uint32_t i, const struct batch *b) {
     device_launch(p, &p->ops[i], gpu_launch_norm(&r, b->n_rows), &r, true);
 }
 
-static void kda(struct device_program *p, const struct op *op, const struct batch *b) {
+static void kda_decode(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_kda *a = &op->u.kda;
     const uint32_t width = a->heads * a->dim;
-    WEIR_ASSERT(a->k.stride == a->q.stride && a->v.stride == a->q.stride &&
-                a->go.stride == a->q.stride && a->z.stride == a->q.stride);
-    struct gpu_kda_step r = {
+    const struct gpu_kda_step r = {
         .q = half(p, a->q, 0),
         .k = half(p, a->k, 0),
         .v = half(p, a->v, 0),
@@ -290,6 +288,7 @@ static void kda(struct device_program *p, const struct op *op, const struct batc
         .o_norm = vector(p, a->o_norm, a->dim),
         .state = a->pool->data + (size_t)a->layer * a->pool->layer_floats,
         .slot_floats = a->pool->slot_floats,
+        .seqs = of_batch(p, p->batch.kda),
         .heads = a->heads,
         .taps = a->taps,
         .stride = a->q.stride * 2,
@@ -299,20 +298,55 @@ static void kda(struct device_program *p, const struct op *op, const struct batc
         .lower_bound = a->lower_bound,
         .eps = a->eps,
     };
-    const struct gpu_kda_seq *seqs = of_batch(p, p->batch.kda);
-    if (a->which == SEQ_DECODE) {
-        r.seqs = seqs;
-        if (b->n_decode)
-            device_launch(p, op, gpu_launch_kda_step(&r, a->dim, b->n_decode), &r, true);
-        return;
-    }
-    /* Each token reads the state that the one before has left: none may begin early. */
-    for (uint32_t t = 0; t < p->batch.n_tokens; t++) {
-        const uint32_t first = p->batch.first_token[t];
-        r.seqs = seqs + first;
-        device_launch(p, op, gpu_launch_kda_step(&r, a->dim, p->batch.first_token[t + 1] - first),
-                      &r, false);
-    }
+    device_launch(p, op, gpu_launch_kda_step(&r, a->dim, b->n_decode), &r, true);
+}
+
+static void kda_prefill(struct device_program *p, const struct op *op, const struct batch *b) {
+    const struct op_kda *a = &op->u.kda;
+    const uint32_t width = a->heads * a->dim, rows = b->n_rows - b->n_decode;
+    const struct gpu_kda_prefill r = {
+        .q = half(p, a->q, 0),
+        .k = half(p, a->k, 0),
+        .v = half(p, a->v, 0),
+        .go = half(p, a->go, 0),
+        .b = half(p, a->b, 0),
+        .z = half(p, a->z, 0),
+        .out = half(p, a->out, 0),
+        .q_taps = vector(p, a->q_taps, (size_t)width * a->taps),
+        .k_taps = vector(p, a->k_taps, (size_t)width * a->taps),
+        .v_taps = vector(p, a->v_taps, (size_t)width * a->taps),
+        .ea = vector(p, a->ea, a->heads),
+        .dt = vector(p, a->dt, width),
+        .o_norm = vector(p, a->o_norm, a->dim),
+        .state = a->pool->data + (size_t)a->layer * a->pool->layer_floats,
+        .slot_floats = a->pool->slot_floats,
+        .seqs = of_batch(p, p->batch.spans),
+        .checkpoints = of_batch(p, p->batch.checkpoints),
+        .work = at_address(p->kda_work),
+        .n_seqs = b->n_seqs - b->n_decode,
+        .heads = a->heads,
+        .dim = a->dim,
+        .taps = a->taps,
+        .stride = a->q.stride * 2,
+        .b_stride = a->b.stride * 2,
+        .z_stride = a->z.stride * 2,
+        .out_stride = a->out.stride * 2,
+        .lower_bound = a->lower_bound,
+        .eps = a->eps,
+    };
+    device_launch(p, op, gpu_launch_kda_prefill_chunks(&r, rows, p->shape), &r, true);
+    device_launch(p, op, gpu_launch_kda_prefill_states(&r, rows, p->shape), &r, true);
+    device_launch(p, op, gpu_launch_kda_prefill_out(&r, rows, p->shape), &r, true);
+}
+
+static void kda(struct device_program *p, const struct op *op, const struct batch *b) {
+    const struct op_kda *a = &op->u.kda;
+    WEIR_ASSERT(a->k.stride == a->q.stride && a->v.stride == a->q.stride &&
+                a->go.stride == a->q.stride);
+    if (a->which == SEQ_DECODE && b->n_decode)
+        kda_decode(p, op, b);
+    if (a->which == SEQ_PREFILL && b->n_seqs > b->n_decode)
+        kda_prefill(p, op, b);
 }
 
 static void mla_write(struct device_program *p, const struct op *op, const struct batch *b) {
