@@ -78,6 +78,22 @@ static weir_status take_kda(struct device_program *p, weir_error *err) {
     return most ? device_take(&p->memory, most, &p->kda_work, err) : WEIR_OK;
 }
 
+/* The choices of a layer, sorted by expert. */
+static weir_status take_choices(struct device_program *p, weir_error *err) {
+    size_t experts = 0, slots = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct op_experts *a = &p->ops[i].u.experts;
+        if (p->ops[i].kind != OP_EXPERTS_UP)
+            continue;
+        experts = a->experts > experts ? a->experts : experts;
+        slots = (size_t)p->limits.rows * a->top_k;
+    }
+    if (!experts)
+        return WEIR_OK;
+    weir_status st = device_take(&p->memory, (experts + 1) * sizeof(uint32_t), &p->offsets, err);
+    return st ? st : device_take(&p->memory, slots * sizeof(uint32_t), &p->order, err);
+}
+
 static weir_status take_batch(struct device_program *p, weir_error *err) {
     struct device_batch *d = &p->batch;
     d->room = device_batch_bytes(p->limits.rows, p->limits.logits);
@@ -130,6 +146,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
         st = take_attention(p, err);
     if (!st)
         st = take_kda(p, err);
+    if (!st)
+        st = take_choices(p, err);
     if (!st)
         st = take_batch(p, err);
     if (!st)

@@ -24,6 +24,7 @@ struct device_program {
     uint32_t heads;                           /* of latent attention, 0: none */
     uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
     uint64_t kda_work;                        /* between those of KDA */
+    uint64_t offsets, order;                  /* of a layer's choices by expert */
     struct device_batch batch;
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     bool seen[DEVICE_GRAPH_ROWS + 1]; /* ran once: the next time is worth a graph */

@@ -171,6 +171,10 @@ size_t device_scale_bytes(const struct weight *w) {
 weir_status device_copy_experts(struct device_memory *m, const struct weight *w, uint32_t n,
                                 weir_error *err) {
     const size_t bytes = device_expert_bytes(w), scales = device_scale_bytes(w);
+    if (w->dtype != DTYPE_MXFP4 && w->dtype != DTYPE_BF16)
+        return weir_fail(err, WEIR_UNSUPPORTED, "weights",
+                         "experts are stored neither as mxfp4 nor as bf16, which is what devices "
+                         "take");
     uint64_t codes_at, scales_at = 0;
     weir_status st = enter(m, w[0].data, DEVICE_EXPERTS, n * bytes, &codes_at, err);
     if (!st && scales)

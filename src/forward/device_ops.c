@@ -473,16 +473,18 @@ static void route(struct device_program *p, const struct op *op, const struct ba
     device_launch(p, op, gpu_launch_route(&r, p->shape), &r, true);
 }
 
-/* Rows of a batch that one launch on experts takes. */
-static uint32_t expert_rows(const struct op_experts *a) {
-    const uint32_t rows = GPU_EXPERT_SLOTS / a->top_k;
-    return rows ? rows : 1;
+/* From a few choices an expert on they are worth sorting, so that each expert is read once for a
+ * tile of them and not for each. */
+static bool many_choices(const struct op_experts *a, uint32_t rows) {
+    enum { WORTH_SORTING = 4 };
+    const uint64_t slots = (uint64_t)rows * a->top_k;
+    return slots > GPU_EXPERT_SLOTS || slots >= (uint64_t)WORTH_SORTING * a->experts;
 }
 
 static struct gpu_experts experts_record(struct device_program *p, const struct op_experts *a,
-                                         const struct weight *w, uint32_t row, uint32_t rows) {
-    return (struct gpu_experts){
-        .ids = (const int32_t *)at_address(place_of(p, a->ids)) + (uint64_t)row * a->top_k,
+                                         const struct weight *w, uint32_t rows) {
+    struct gpu_experts r = {
+        .ids = at_address(place_of(p, a->ids)),
         .codes_stride = device_expert_bytes(w),
         .scales_stride = device_scale_bytes(w),
         .slots = rows * a->top_k,
@@ -492,56 +494,66 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
         .situ = a->act.situ,
         .beta = a->act.beta,
         .linear_beta = a->act.linear_beta,
+        .bf16 = w->dtype == DTYPE_BF16,
+        .experts = a->experts,
+        .offsets = at_address(p->offsets),
+        .order = at_address(p->order),
     };
+    r.codes[0] = experts(p, w, a->experts, &r.scales[0]);
+    return r;
 }
 
 static void experts_up(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_experts *a = &op->u.experts;
-    const uint32_t most = expert_rows(a);
-    for (uint32_t row = 0; row < b->n_rows; row += most) {
-        struct gpu_experts r =
-            experts_record(p, a, a->w1, row, b->n_rows - row < most ? b->n_rows - row : most);
-        r.codes[0] = experts(p, a->w1, a->experts, &r.scales[0]);
-        r.codes[1] = experts(p, a->w3, a->experts, &r.scales[1]);
-        r.x = half(p, a->z, row);
-        r.x_stride = a->z.stride * 2;
-        r.h = half(p, a->h, row * a->top_k);
-        r.out_stride = a->h.stride * 2;
-        device_launch(p, op, gpu_launch_experts_up(&r), &r, true);
+    const bool many = many_choices(a, b->n_rows);
+    struct gpu_experts r = experts_record(p, a, a->w1, b->n_rows);
+    r.codes[1] = experts(p, a->w3, a->experts, &r.scales[1]);
+    r.x = half(p, a->z, 0);
+    r.x_stride = a->z.stride * 2;
+    r.h = half(p, a->h, 0);
+    r.out_stride = a->h.stride * 2;
+    if (many) {
+        const struct gpu_group group = {.ids = r.ids,
+                                        .offsets = at_address(p->offsets),
+                                        .order = at_address(p->order),
+                                        .slots = r.slots,
+                                        .experts = a->experts};
+        device_launch(p, op, gpu_launch_group(&group), &group, true);
     }
+    device_launch(p, op,
+                  many ? gpu_launch_experts_up_many(&r, p->shape) : gpu_launch_experts_up(&r), &r,
+                  true);
 }
 
+/* The choices are sorted as they were for experts_up. */
 static void experts_down(struct device_program *p, uint32_t i, const struct batch *b) {
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
     const struct op_norm *norm = fused_norm(p, i);
-    const uint32_t most = expert_rows(a);
-    for (uint32_t row = 0; row < b->n_rows; row += most) {
-        struct gpu_experts r =
-            experts_record(p, a, a->w2, row, b->n_rows - row < most ? b->n_rows - row : most);
-        r.codes[0] = experts(p, a->w2, a->experts, &r.scales[0]);
-        r.x = half(p, a->h, row * a->top_k);
-        r.x_stride = a->h.stride * 2;
-        r.each = full(p, a->each, row * a->top_k);
-        r.out_stride = a->each.stride;
-        device_launch(p, op, gpu_launch_experts_down(&r, p->shape), &r, true);
-    }
-    if (p->wide[i])
-        failed(p, weir_fail(
-                      p->err, WEIR_UNSUPPORTED, op_name(op->kind),
-                      "no kernel of this device sums experts of a model without a latent space"));
-    struct gpu_combine r = {
+    struct gpu_experts r = experts_record(p, a, a->w2, b->n_rows);
+    r.x = half(p, a->h, 0);
+    r.x_stride = a->h.stride * 2;
+    r.each = full(p, a->each, 0);
+    r.out_stride = a->each.stride;
+    device_launch(p, op,
+                  many_choices(a, b->n_rows) ? gpu_launch_experts_down_many(&r, p->shape)
+                                             : gpu_launch_experts_down(&r, p->shape),
+                  &r, true);
+    struct gpu_combine sum = {
         .each = full(p, a->each, 0),
         .weights = at_address(place_of(p, a->weights)),
-        .out = half(p, a->out, 0),
         .norm = norm ? vector(p, norm->norm, a->out.cols) : NULL,
         .top_k = a->top_k,
         .cols = a->out.cols,
         .each_stride = a->each.stride,
-        .out_stride = a->out.stride * 2,
+        .out_stride = p->wide[i] ? a->out.stride : a->out.stride * 2,
         .eps = norm ? norm->eps : 0,
     };
-    device_launch(p, op, gpu_launch_combine(&r, b->n_rows), &r, true);
+    if (p->wide[i])
+        sum.out32 = full(p, a->out, 0);
+    else
+        sum.out = half(p, a->out, 0);
+    device_launch(p, op, gpu_launch_combine(&sum, b->n_rows), &sum, true);
 }
 
 void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b) {
