@@ -473,14 +473,6 @@ static void route(struct device_program *p, const struct op *op, const struct ba
     device_launch(p, op, gpu_launch_route(&r, p->shape), &r, true);
 }
 
-/* From a few choices an expert on they are worth sorting, so that each expert is read once for a
- * tile of them and not for each. */
-static bool many_choices(const struct op_experts *a, uint32_t rows) {
-    enum { WORTH_SORTING = 4 };
-    const uint64_t slots = (uint64_t)rows * a->top_k;
-    return slots > GPU_EXPERT_SLOTS || slots >= (uint64_t)WORTH_SORTING * a->experts;
-}
-
 static struct gpu_experts experts_record(struct device_program *p, const struct op_experts *a,
                                          const struct weight *w, uint32_t rows) {
     struct gpu_experts r = {
@@ -505,8 +497,8 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
 
 static void experts_up(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_experts *a = &op->u.experts;
-    const bool many = many_choices(a, b->n_rows);
     struct gpu_experts r = experts_record(p, a, a->w1, b->n_rows);
+    const bool many = gpu_experts_many(r.slots, a->experts);
     r.codes[1] = experts(p, a->w3, a->experts, &r.scales[1]);
     r.x = half(p, a->z, 0);
     r.x_stride = a->z.stride * 2;
@@ -536,8 +528,8 @@ static void experts_down(struct device_program *p, uint32_t i, const struct batc
     r.each = full(p, a->each, 0);
     r.out_stride = a->each.stride;
     device_launch(p, op,
-                  many_choices(a, b->n_rows) ? gpu_launch_experts_down_many(&r, p->shape)
-                                             : gpu_launch_experts_down(&r, p->shape),
+                  gpu_experts_many(r.slots, a->experts) ? gpu_launch_experts_down_many(&r, p->shape)
+                                                        : gpu_launch_experts_down(&r, p->shape),
                   &r, true);
     struct gpu_combine sum = {
         .each = full(p, a->each, 0),

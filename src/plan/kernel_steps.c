@@ -115,10 +115,9 @@ static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     const struct policy_groups g =
         policy_prefill_groups(machine->kind, machine->device.compute_units, heads, 1, l->rows);
     const uint32_t chunks = divide_up(l->rows, POLICY_CHUNK);
-    const char *alone = "tried alone: no step takes it yet";
     struct kernel_entry *e = kernel_list_add(
         l, "kda_prefill_chunks", layers, gpu_launch_kda_prefill_chunks(&a, l->rows, machine->shape),
-        "a workgroup a chunk and head; %s", alone);
+        "a workgroup a chunk and head");
     const struct policy_local local = policy_local(machine->kind, POLICY_KDA_PREPARE);
     e->has_other = local.bytes > 0;
     if (e->has_other) {
@@ -130,9 +129,9 @@ static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
                  "%s; two a unit may ask for %u bytes each", local.reason,
                  occupancy_local_budget(&machine->device, 2));
     }
-    e = kernel_list_add(
-        l, "kda_prefill_states", layers, gpu_launch_kda_prefill_states(&a, l->rows, machine->shape),
-        "a workgroup 16 value columns of a head and sequence, chunks in order; %s", alone);
+    e = kernel_list_add(l, "kda_prefill_states", layers,
+                        gpu_launch_kda_prefill_states(&a, l->rows, machine->shape),
+                        "a workgroup 16 value columns of a head and sequence, chunks in order");
     e->has_other = g.groups > 1;
     if (e->has_other) {
         e->other.workgroups = g.first;
@@ -145,7 +144,7 @@ static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     }
     kernel_list_add(l, "kda_prefill_out", layers,
                     gpu_launch_kda_prefill_out(&a, l->rows, machine->shape),
-                    "norm and gate, a workgroup a chunk and head; %s", alone);
+                    "norm and gate, a workgroup a chunk and head");
 }
 
 static void kda(struct kernel_list *l) {
@@ -175,11 +174,7 @@ static void kda(struct kernel_list *l) {
                         "a workgroup a head and sequence, the kernel of heads of %u", m->kda_dim);
         break;
     case KERNEL_VERIFY: kda_verify(l, layers, heads); break;
-    case KERNEL_PREFILL:
-        kernel_list_add(l, "kda_prefill", (uint64_t)layers * l->rows, step,
-                        "a launch a token: steps read prompts token by token so far");
-        kda_chunks(l, layers, heads);
-        break;
+    case KERNEL_PREFILL: kda_chunks(l, layers, heads); break;
     }
     linear(l, "kda_out", layers, out, l->rows);
 }
@@ -334,54 +329,45 @@ static void dense(struct kernel_list *l, uint32_t layers) {
     linear(l, "dense_out", layers, out, l->rows);
 }
 
-/* All choices in one launch each, where those above need several. */
-static void experts_many(struct kernel_list *l, uint32_t layers, struct gpu_experts up,
-                         struct gpu_experts down) {
-    const char *alone = "tried alone: no step takes it yet";
+/* Sorted by expert first, so that each is read once for a tile of its choices. */
+static void experts_many(struct kernel_list *l, uint32_t layers, const struct gpu_experts *up,
+                         const struct gpu_experts *down) {
     const struct gpu_shape shape = l->machine->shape;
-    up.slots = down.slots = l->rows * up.top_k;
-    const struct gpu_group group = {.slots = up.slots, .experts = up.experts};
+    const struct gpu_group group = {.slots = up->slots, .experts = up->experts};
     kernel_list_add(l, "experts_group", layers, gpu_launch_group(&group),
-                    "many choices are grouped by expert first; %s", alone);
-    kernel_list_add(l, "experts_up_many", layers, gpu_launch_experts_up_many(&up, shape),
-                    "tiles of an expert's choices, one at most that is not full; %s", alone);
-    kernel_list_add(l, "experts_down_many", layers, gpu_launch_experts_down_many(&down, shape),
-                    "tiles of an expert's choices, one at most that is not full; %s", alone);
+                    "%u choices of %u experts are worth sorting", up->slots, up->experts);
+    kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up_many(up, shape),
+                    "tiles of an expert's choices, one at most that is not full");
+    kernel_list_add(l, "experts_down", layers, gpu_launch_experts_down_many(down, shape),
+                    "tiles of an expert's choices, one at most that is not full");
 }
 
 static void experts(struct kernel_list *l, uint32_t layers) {
     const struct model *m = l->m;
     const uint32_t inter = m->moe_inter / l->load->tp, width = model_expert_width(m);
-    const uint32_t most = GPU_EXPERT_SLOTS / m->top_k ? GPU_EXPERT_SLOTS / m->top_k : 1;
-    const uint32_t rows = l->rows < most ? l->rows : most;
-    const uint64_t launches = (uint64_t)layers * divide_up(l->rows, most);
-    const struct gpu_experts up = {.slots = rows * m->top_k,
+    const struct gpu_experts up = {.slots = l->rows * m->top_k,
                                    .top_k = m->top_k,
                                    .rows = inter,
                                    .cols = width,
                                    .experts = m->experts,
                                    .bf16 = !m->mxfp4_experts};
-    const struct gpu_experts down = {.slots = rows * m->top_k,
-                                     .top_k = m->top_k,
-                                     .rows = width,
-                                     .cols = inter,
-                                     .experts = m->experts,
-                                     .bf16 = !m->mxfp4_experts};
+    struct gpu_experts down = up;
+    down.rows = width;
+    down.cols = inter;
     const struct gpu_combine sum = {.top_k = m->top_k, .cols = width};
-    const char *alone =
-        m->mxfp4_experts ? "" : "; BF16 weights, tried alone: no step takes them yet";
-    kernel_list_add(l, "experts_up", launches, gpu_launch_experts_up(&up),
-                    "a workgroup 16 rows of an expert and choice; the first of an expert's choices "
-                    "does all of them; rows a launch: %u (%d choices at most)%s",
-                    rows, GPU_EXPERT_SLOTS, alone);
-    kernel_list_add(l, "experts_down", launches, gpu_launch_experts_down(&down, l->machine->shape),
-                    "a workgroup 32 rows a wave of an expert and choice; rows a launch: %u%s", rows,
-                    alone);
-    if (l->rows > most)
-        experts_many(l, layers, up, down);
+    if (gpu_experts_many(up.slots, m->experts)) {
+        experts_many(l, layers, &up, &down);
+    } else {
+        kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up(&up),
+                        "a workgroup 16 rows of an expert and choice; the first of an expert's "
+                        "choices does all of them");
+        kernel_list_add(l, "experts_down", layers,
+                        gpu_launch_experts_down(&down, l->machine->shape),
+                        "a workgroup 32 rows a wave of an expert and choice");
+    }
     kernel_list_add(l, "experts_combine", layers, gpu_launch_combine(&sum, l->rows),
                     "a workgroup a row%s",
-                    !m->latent         ? ", sums as f32, tried alone: no step takes them yet"
+                    !m->latent         ? ", sums as f32"
                     : !m->latent_norm  ? ""
                     : l->load->tp == 1 ? ", with the norm"
                                        : ", without the norm, which follows the sum over ranks");

@@ -76,8 +76,10 @@ static void a_plan_of_kernels_says_what_each_takes_and_what_is_missing(void **st
     assert_int_equal(planned_number(e, "workgroups"), 128 * 12);
     e = json_object_get(planned(p, "kda_prefill_states", "prefill"), "no_kernel_yet");
     assert_int_equal(planned_number(e, "workgroups"), 2 * 12 * 10);
-    e = planned(p, "kda_prefill", "prefill");
-    assert_int_equal(planned_number(e, "launches"), 8192 * 69);
+    e = planned(p, "kda_prefill_out", "prefill");
+    assert_int_equal(planned_number(e, "launches"), 69);
+    e = planned(p, "experts_group", "prefill"); /* 8192 times 16 choices of 896 */
+    assert_int_equal(planned_number(e, "launches"), 92);
     e = planned(p, "mla_verify", "verify");
     assert_string_equal(json_string_value(json_object_get(e, "kernel")), "weir_mla_split");
     assert_int_equal(planned_number(e, "heads"), 12);

@@ -136,6 +136,11 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
                                sizeof(struct gpu_route_shared)};
 }
 
+bool gpu_experts_many(uint64_t slots, uint32_t experts) {
+    enum { WORTH_SORTING = 4 }; /* choices an expert; not measured */
+    return slots > GPU_EXPERT_SLOTS || slots >= (uint64_t)WORTH_SORTING * experts;
+}
+
 static bool experts_fit(const struct gpu_experts *a) {
     return a->cols % (a->bf16 ? 8 : 32) == 0 && (!a->bf16 || a->codes_stride % 16 == 0) &&
            a->slots && a->top_k && a->slots % a->top_k == 0;

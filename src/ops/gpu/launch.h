@@ -5,6 +5,7 @@
 
 #include "ops/gpu/records.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Every kernel: its symbol, its record, the file it is in (src/ops/gpu/kernels). */
@@ -79,6 +80,9 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
 /* Up to GPU_EXPERT_SLOTS choices. With few for an expert they take less time than those below. */
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
+/* Whether so many choices among so many experts are worth sorting: each expert is then read once
+ * for a tile of its choices. More than GPU_EXPERT_SLOTS must be. */
+bool gpu_experts_many(uint64_t slots, uint32_t experts);
 /* The same for many choices, grouped by expert by a launch before. */
 struct gpu_launch gpu_launch_group(const struct gpu_group *a);
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);
