@@ -121,11 +121,13 @@ static void hash_piece(const struct disk_piece *p, const unsigned char *buffer, 
 }
 
 /* The device with the pools failed: nothing of the job counts. */
-static void fail_piece(const struct disk_piece *p) {
+static void fail_piece(struct disk_mover *d, const struct disk_piece *p) {
+    pthread_mutex_lock(&d->lane->lock);
     if (!p->part->error)
         p->part->error = EIO;
     if (!p->job->error)
         p->job->error = EIO;
+    pthread_mutex_unlock(&d->lane->lock);
 }
 
 void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char *buffer) {
@@ -142,7 +144,7 @@ void disk_begin(struct disk_mover *d, const struct disk_piece *p, unsigned char 
             ok = record_pack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit);
     }
     if (!ok)
-        fail_piece(p);
+        fail_piece(d, p);
     memset(buffer + n, 0, p->span - n);
     hash_piece(p, buffer, n);
 }
@@ -153,13 +155,13 @@ static void unpack(struct disk_mover *d, const struct disk_piece *p, const unsig
     hash_piece(p, buffer, n);
     if (p->part->kind == SHELF_PAGE) {
         if (!record_write_page(d->store, p->part->id, buffer))
-            fail_piece(p);
+            fail_piece(d, p);
         return;
     }
     size_t unit = d->files->layout[SHELF_STATE].unit_bytes;
     for (uint32_t i = 0; i < layers; i++)
         if (!record_unpack_layer(d->shape, d->store, p->part->id, layer + i, buffer + i * unit))
-            fail_piece(p);
+            fail_piece(d, p);
 }
 
 /* Of all pieces in their order, and of what the record claims to be. */

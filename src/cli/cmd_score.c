@@ -194,6 +194,13 @@ static int run_score(void *record, weir_error *err) {
     uint32_t threads = a->engine.threads ? a->engine.threads : cpu_count();
     bool fast = a->engine.compute == ENGINE_COMPUTE_FAST;
     bool device = a->engine.device != ENGINE_DEVICE_CPU;
+    if (device && !fast)
+        status = weir_fail(err, WEIR_BAD_VALUE, "--compute",
+                           "the exact column runs on the CPU alone; a device is a fast one");
+    else if (device && (a->engine.dense_dtype || a->engine.activation_dtype))
+        status = weir_fail(err, WEIR_BAD_VALUE,
+                           a->engine.dense_dtype ? "--dense-dtype" : "--activation-dtype",
+                           "a device computes with bf16");
     const struct column *column =
         device ? &column_gpu
                : column_fast(a->engine.activation_dtype

@@ -355,7 +355,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
             return st;
         memory = device_room(l);
     }
-    st = engine_sizes_plan(o, &unit, memory, &s, err);
+    st = engine_sizes_plan(o, &unit, memory, memory_limit(), &s, err);
     if (st)
         return st;
 
@@ -386,6 +386,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
         .rows = s.max_num_batched_tokens,
         .logits = scheduler_max_logits(&setup.schedule),
         .position = s.max_model_len,
+        .sequences = s.max_num_seqs,
     };
     const struct column *column = NULL;
     switch (o->compute) {

@@ -127,26 +127,27 @@ static void warn_shortened(const weir_options *o, const struct unit_sizes *unit,
              " and max_checkpoints %" PRIu32 ", %zu bytes each, kv_cache_bytes %" PRIu64
              "%s hold no more; all %" PRIu32 " tokens need %" PRIu64 "%s",
              s->max_model_len, s->max_num_seqs, kept, unit->slot_bytes, budget,
-             o->kv_cache_bytes ? "" : " (half of the machine's memory)", wanted, need,
+             o->kv_cache_bytes ? "" : " (half of the memory there is)", wanted, need,
              lower ? "; lower max_num_seqs or max_checkpoints for more" : "");
 }
 
 static weir_status plan_pools(const weir_options *o, const struct unit_sizes *unit,
-                              uint64_t memory_bytes, struct engine_sizes *s, weir_error *err) {
+                              uint64_t memory_bytes, uint64_t host_bytes, struct engine_sizes *s,
+                              weir_error *err) {
     if (o->kv_cache_bytes > memory_bytes)
         return weir_fail(err, WEIR_BAD_VALUE, "kv_cache_bytes",
                          "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
                          o->kv_cache_bytes, memory_bytes);
-    if (o->cpu_offload_bytes > memory_bytes)
+    if (o->cpu_offload_bytes > host_bytes)
         return weir_fail(err, WEIR_BAD_VALUE, "cpu_offload_bytes",
                          "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
-                         o->cpu_offload_bytes, memory_bytes);
-    if (o->expert_cache_bytes > memory_bytes)
+                         o->cpu_offload_bytes, host_bytes);
+    if (o->expert_cache_bytes > host_bytes)
         return weir_fail(err, WEIR_BAD_VALUE, "expert_cache_bytes",
                          "is %" PRIu64 ", more than the %" PRIu64 " bytes of this machine",
-                         o->expert_cache_bytes, memory_bytes);
+                         o->expert_cache_bytes, host_bytes);
     uint64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : memory_bytes / 2;
-    const char *of = o->kv_cache_bytes ? "" : " (half of the machine's memory)";
+    const char *of = o->kv_cache_bytes ? "" : " (half of the memory there is)";
     plan_seqs(o, unit, budget, s);
     s->slots += (uint32_t)plan_checkpoints(o, unit, budget, s);
     uint64_t slots = times(s->slots, unit->slot_bytes);
@@ -185,7 +186,8 @@ static weir_status plan_pools(const weir_options *o, const struct unit_sizes *un
 }
 
 weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *unit,
-                              uint64_t memory_bytes, struct engine_sizes *out, weir_error *err) {
+                              uint64_t memory_bytes, uint64_t host_bytes, struct engine_sizes *out,
+                              weir_error *err) {
     struct engine_sizes s = {0};
     weir_status st = choose("threads", o->threads, cpu_count(), MOST_THREADS, &s.threads, err);
     if (!st)
@@ -210,7 +212,7 @@ weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *un
                          "is %" PRIu32
                          ", must be at least %d: one token of prompt and one of answer",
                          s.max_model_len, SHORTEST_CONTEXT);
-    st = plan_pools(o, unit, memory_bytes, &s, err);
+    st = plan_pools(o, unit, memory_bytes, host_bytes, &s, err);
     if (!st)
         *out = s;
     return st;

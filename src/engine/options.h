@@ -21,10 +21,12 @@ struct engine_sizes {
  * prefix caching further ones for states that are kept (max_checkpoints; else half of what is left
  * beside one whole context), the rest of kv_cache_bytes in pages. Without kv_cache_bytes: pages for
  * max_num_seqs at a quarter of the context, at least one full context, all in half of the machine's
- * memory (`memory_bytes`). Without max_num_seqs: 64, or as many as half of the cache holds slots
- * for and as leave room for one whole context and a kept state each. A context that does not fit is
- * refused where max_model_len was given, else shortened. WEIR_BAD_VALUE with the numbers. */
+ * memory that they may be in (`memory_bytes`; `host_bytes`: of this machine). Without max_num_seqs:
+ * 64, or as many as half of the cache holds slots for and as leave room for one whole context and a
+ * kept state each. A context that does not fit is refused where max_model_len was given, else
+ * shortened. WEIR_BAD_VALUE with the numbers. */
 weir_status engine_sizes_plan(const weir_options *o, const struct unit_sizes *unit,
-                              uint64_t memory_bytes, struct engine_sizes *out, weir_error *err);
+                              uint64_t memory_bytes, uint64_t host_bytes, struct engine_sizes *out,
+                              weir_error *err);
 
 #endif

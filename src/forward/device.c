@@ -1,6 +1,8 @@
 /* device.c: see device.h. Opened by program_to_device, run by program_run. */
 #include "forward/device_inside.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 
 /* --------------------------------------------------------------------------- launches */
@@ -10,6 +12,8 @@ static weir_status find_kernel(struct device_program *p, struct gpu_launch l, we
         return WEIR_OK;
     weir_status st = gpu_kernel_find(p->device, gpu_kernel_info(l.kernel)->name, l.shared_bytes,
                                      &p->kernel[l.kernel], err);
+    if (st)
+        p->kernel[l.kernel] = NULL;
     p->kernel_shared[l.kernel] = l.shared_bytes;
     return st;
 }
@@ -70,8 +74,12 @@ static weir_status take_kda(struct device_program *p, weir_error *err) {
         const struct op_kda *a = &p->ops[i].u.kda;
         if (p->ops[i].kind != OP_KDA_PREFILL)
             continue;
+        /* Each has two rows at least, or it would decode. */
+        uint32_t sequences = p->limits.rows / 2 + 1;
+        if (p->limits.sequences && p->limits.sequences < sequences)
+            sequences = p->limits.sequences;
         const struct gpu_kda_prefill r = {
-            .n_seqs = p->limits.rows / 2 + 1, .heads = a->heads, .dim = a->dim, .taps = a->taps};
+            .n_seqs = sequences, .heads = a->heads, .dim = a->dim, .taps = a->taps};
         uint64_t bytes = gpu_kda_prefill_bytes(&r, p->limits.rows, p->shape);
         most = bytes > most ? bytes : most;
     }
@@ -86,7 +94,8 @@ static weir_status take_choices(struct device_program *p, weir_error *err) {
         if (p->ops[i].kind != OP_EXPERTS_UP)
             continue;
         experts = a->experts > experts ? a->experts : experts;
-        slots = (size_t)p->limits.rows * a->top_k;
+        size_t choices = (size_t)p->limits.rows * a->top_k;
+        slots = choices > slots ? choices : slots;
     }
     if (!experts)
         return WEIR_OK;
@@ -103,19 +112,27 @@ static weir_status take_batch(struct device_program *p, weir_error *err) {
     return device_take(&p->memory, d->room, &d->device, err);
 }
 
-/* Every operation once, on a batch of one token and on one of a whole prompt, without a launch: so
- * that what is missing, a kernel or memory, comes up now. */
+/* Every operation once on batches of all sizes that kernels differ by, without a launch: so that
+ * what is missing, a kernel or memory, comes up now. */
 static weir_status rehearse(struct device_program *p, weir_error *err) {
-    const uint32_t rows = p->limits.rows > 1 ? p->limits.rows : 1;
-    const struct batch_seq decode = {.rows = 1}, prefill = {.rows = rows};
-    const struct batch batches[] = {
-        {.n_rows = 1, .n_seqs = 1, .n_decode = 1, .n_logits = 1, .seqs = &decode},
-        {.n_rows = rows, .n_seqs = 1, .n_logits = 1, .seqs = &prefill},
-    };
-    p->opening = true;
+    const uint32_t sizes[] = {1, 2, 3, 5, 17, 33, 65, 257, p->limits.rows};
     weir_status st = WEIR_OK;
-    for (int i = 0; i < 2 && !st; i++)
-        st = enqueue_all(p, &batches[i], err);
+    p->opening = true;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !st; i++) {
+        const uint32_t rows = sizes[i] < p->limits.rows ? sizes[i] : p->limits.rows;
+        const uint32_t logits = rows < p->limits.logits ? rows : p->limits.logits;
+        const struct batch_seq seq = {.rows = rows};
+        const struct batch prefill = {
+            .n_rows = rows, .n_seqs = 1, .n_logits = logits, .seqs = &seq};
+        struct batch decode = prefill; /* of sequences that nobody looks at */
+        if (p->limits.sequences && p->limits.sequences < rows)
+            decode.n_rows = p->limits.sequences;
+        decode.n_logits = logits < decode.n_rows ? logits : decode.n_rows;
+        decode.n_seqs = decode.n_decode = decode.n_rows;
+        st = enqueue_all(p, &decode, err);
+        if (!st)
+            st = enqueue_all(p, &prefill, err);
+    }
     p->opening = false;
     return st ? st : gpu_wait(p->device, err);
 }
@@ -162,6 +179,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
 
 static void drop_graphs(struct device_program *p) {
     for (uint32_t i = 0; i <= DEVICE_GRAPH_ROWS; i++) {
+        if (p->graph[i])
+            p->seen[i] = SEEN_ONCE;
         gpu_graph_free(p->device, p->graph[i]);
         p->graph[i] = NULL;
     }
@@ -230,34 +249,39 @@ static bool has_graph(const struct device_program *p, const struct batch *b) {
     return b->n_decode == b->n_seqs && b->n_logits == b->n_rows && b->n_rows <= DEVICE_GRAPH_ROWS;
 }
 
-static weir_status make_graph(struct device_program *p, const struct batch *b, weir_error *err) {
+/* NULL where the driver makes none: for want of memory, or because it cannot. */
+static struct gpu_graph *make_graph(struct device_program *p, const struct batch *b) {
     struct gpu_graph *g = NULL;
-    weir_status st = gpu_graph_begin(p->device, err);
-    if (st)
-        return st;
-    st = enqueue_all(p, b, err);
-    weir_error second;
-    weir_status ended = gpu_graph_end(p->device, &g, st ? &second : err);
-    st = st ? st : ended;
+    weir_error why;
+    weir_status st = gpu_graph_begin(p->device, &why);
+    if (!st) {
+        st = enqueue_all(p, b, &why);
+        weir_error second;
+        weir_status ended = gpu_graph_end(p->device, &g, st ? &second : &why);
+        st = st ? st : ended;
+    }
     if (st) {
         gpu_graph_free(p->device, g);
-        return st;
+        log_line(LOG_WARN, "batches of %" PRIu32 " go launch by launch: %s: %s", b->n_rows,
+                 why.where, why.message);
+        return NULL;
     }
-    p->graph[b->n_rows] = g;
     p->counts.graphs++;
-    return WEIR_OK;
+    return g;
 }
 
 static weir_status compute(struct device_program *p, const struct batch *b, weir_error *err) {
+    const uint32_t n = b->n_rows;
     if (!has_graph(p, b))
         return enqueue_all(p, b, err);
-    if (!p->graph[b->n_rows] && !p->seen[b->n_rows]) {
-        p->seen[b->n_rows] = true;
+    /* A size that comes once is not worth one, and one that failed stays without. */
+    if (!p->graph[n] && p->seen[n] == SEEN_ONCE)
+        p->graph[n] = make_graph(p, b);
+    if (p->seen[n] < SEEN_TWICE)
+        p->seen[n]++;
+    if (!p->graph[n])
         return enqueue_all(p, b, err);
-    }
-    weir_status st = p->graph[b->n_rows] ? WEIR_OK : make_graph(p, b, err);
-    if (!st)
-        st = gpu_graph_launch(p->device, p->graph[b->n_rows], err);
+    weir_status st = gpu_graph_launch(p->device, p->graph[n], err);
     p->counts.graph_launches += !st;
     return st;
 }
@@ -274,5 +298,8 @@ weir_status device_program_run(struct device_program *p, const struct batch *b,
         size_t n = (size_t)(b->n_logits - 1) * logits.stride + logits.cols;
         st = gpu_copy_out(p->device, logits.data, from, n * sizeof(float), err);
     }
-    return st ? st : gpu_wait(p->device, err);
+    /* Also of what failed: nobody may take its pages while kernels still write to them. */
+    weir_error second;
+    weir_status ended = gpu_wait(p->device, st ? &second : err);
+    return st ? st : ended;
 }

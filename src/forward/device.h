@@ -41,5 +41,7 @@ struct device_counts {
     uint64_t bytes; /* device memory taken */
 };
 struct device_counts device_program_counts(const struct device_program *p);
+/* The same of a program that was moved to a device. */
+struct device_counts program_device_counts(const struct step_program *p);
 
 #endif

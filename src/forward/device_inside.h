@@ -8,6 +8,8 @@
 
 enum { DEVICE_GRAPH_ROWS = 64 }; /* batches of single tokens up to here become graphs */
 
+enum { SEEN_NEVER, SEEN_ONCE, SEEN_TWICE };
+
 struct device_program {
     struct gpu_device *device;
     const struct op *ops;
@@ -27,9 +29,9 @@ struct device_program {
     uint64_t offsets, order;                  /* of a layer's choices by expert */
     struct device_batch batch;
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
-    bool seen[DEVICE_GRAPH_ROWS + 1]; /* ran once: the next time is worth a graph */
-    bool opening;                     /* nothing is launched; what is missing is copied */
-    weir_status status;               /* of the batch at hand; the first failure ends it */
+    uint8_t seen[DEVICE_GRAPH_ROWS + 1]; /* how often a size has come up: SEEN_* */
+    bool opening;                        /* nothing is launched; what is missing is copied */
+    weir_status status;                  /* of the batch at hand; the first failure ends it */
     weir_error *err;
     struct device_counts counts;
 };

@@ -271,6 +271,9 @@ static void run_member(void *arg, uint32_t member) {
 
 weir_status program_to_device(struct step_program *p, struct gpu_device *d, weir_error *err) {
     WEIR_ASSERT(p->column->device && !p->device);
+    if (p->source)
+        return weir_fail(err, WEIR_UNSUPPORTED, "experts",
+                         "stay in their files, but a device holds all of them");
     const struct device_setup setup = {
         .device = d,
         .ops = p->op,
@@ -292,6 +295,10 @@ static void draw_member(void *arg, uint32_t member) {
     WEIR_ASSERT(sample->kind == OP_SAMPLE);
     column_run(p->column, sample, p->batch, p->batch->ids, w);
     team_barrier(p->team, member);
+}
+
+struct device_counts program_device_counts(const struct step_program *p) {
+    return device_program_counts(p->device);
 }
 
 /* The device does everything but the drawing. */

@@ -14,7 +14,8 @@
 /* The largest batch a program must hold. */
 struct step_limits {
     uint32_t rows, logits;
-    uint32_t position; /* longest sequence in tokens */
+    uint32_t position;  /* longest sequence in tokens */
+    uint32_t sequences; /* of one batch; 0: as many as it has rows */
 };
 
 struct step_program;

@@ -83,8 +83,8 @@ weir_status runner_open(const struct model *m, const struct weights *w,
     weir_status s = take_pools(r, o, err);
     if (!s)
         s = program_build(&r->m, w, o->column, &r->kv, &r->state,
-                          (struct step_limits){o->rows, o->logits, o->positions}, o->threads,
-                          &r->program, err);
+                          (struct step_limits){o->rows, o->logits, o->positions, o->sequences},
+                          o->threads, &r->program, err);
     if (!s && o->device)
         s = program_to_device(r->program, o->device, err);
     if (!s && o->tuning)

@@ -45,7 +45,7 @@ static weir_status load_all(struct gpu_device *d, const char *dir, const char *e
 static bool usual_place(int i, char *out, size_t room) {
     static const char *const beside[] = {"../lib/weir", "../lib64/weir",
                                          "../lib/x86_64-linux-gnu/weir",
-                                         "../lib/aarch64-linux-gnu/weir", "src/ops/gpu"};
+                                         "../lib/aarch64-linux-gnu/weir", "src/ops/gpu/kernels"};
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (i >= (int)(sizeof beside / sizeof *beside) || n <= 0)

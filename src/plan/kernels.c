@@ -110,6 +110,7 @@ struct kernel_entry *kernel_list_add(struct kernel_list *l, const char *name, ui
     va_end(args);
     if (g.kernel == GPU_NO_KERNEL) {
         snprintf(e->takes.variant, sizeof e->takes.variant, "none");
+        snprintf(e->takes.reason, sizeof e->takes.reason, "no kernel of weir takes this shape");
         return e;
     }
     e->kernel = gpu_kernel_info(g.kernel)->name;

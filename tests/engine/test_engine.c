@@ -523,57 +523,63 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     struct engine_sizes s;
     weir_error err;
     weir_options o = weir_options_default();
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.max_model_len, 8192);
     assert_int_equal(s.slots, 5 * s.max_num_seqs);  /* a live state and four to be kept */
     assert_int_equal(s.pages, s.max_num_seqs * 32); /* a quarter of 128 pages each */
     o.prefix_caching = false;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, s.max_num_seqs);
     o.prefix_caching = true;
     o.max_checkpoints = 7;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, s.max_num_seqs + 7);
     o.cpu_offload_bytes = (1ull << 34) + 1;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
     assert_string_equal(err.where, "cpu_offload_bytes");
     o.cpu_offload_bytes = 1ull << 34;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     o.max_checkpoints = UINT32_MAX;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
     assert_string_equal(err.where, "max_checkpoints");
     o.max_checkpoints = 0;
     /* Kept states take half of what is left beside the live ones and a whole context. */
     o.max_num_seqs = 64;
     o.kv_cache_bytes = 64 * 50000 + 128 * 1000 + 10 * 50000;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, s.max_num_seqs + 5);
     assert_int_equal(s.pages, 128 + 250);
 
     o.max_num_seqs = 4;
     o.kv_cache_bytes = 200000;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
     assert_string_equal(err.where, "kv_cache_bytes");
     assert_non_null(strstr(err.message, "is 200000, but 4 state slots of 50000 bytes"));
     assert_non_null(strstr(err.message, "take 201000"));
 
     o.kv_cache_bytes = 210000; /* ten pages: the context is shortened ... */
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.pages, 10);
     assert_int_equal(s.max_model_len, 640);
     o.max_model_len = 641; /* ... unless it was asked for */
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
     assert_non_null(strstr(err.message, "10 pages of 1000 bytes, which is 640 tokens"));
     assert_non_null(strstr(err.message, "max_model_len 641 needs 211000 bytes in all"));
     o.max_model_len = 640;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
 
     o.max_model_len = 8193;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
     assert_string_equal(err.where, "max_model_len");
     assert_non_null(strstr(err.message, "max_position_embeddings 8192"));
     o.max_model_len = 1;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err),
+                     WEIR_BAD_VALUE);
 
     /* Nothing given: never more than half of the memory. */
     o = weir_options_default();
@@ -600,7 +606,7 @@ static void few_sequences_go_before_a_short_context_or_no_kept_states(void **sta
     /* A whole context of 128 pages; what is beside it goes to live and kept states alike. */
     for (uint64_t beside = 1; beside < 200; beside++) {
         o.kv_cache_bytes = 128 * 1000 + beside * 5000;
-        assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+        assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
         assert_int_equal(s.max_model_len, 8192);
         uint64_t seqs = beside / 2 ? beside / 2 : 1, half = o.kv_cache_bytes / 2 / 5000;
         seqs = seqs < 64 ? seqs : 64;
@@ -610,17 +616,17 @@ static void few_sequences_go_before_a_short_context_or_no_kept_states(void **sta
     }
     /* Not even one sequence: the context is cut, and one state can still be kept. */
     o.kv_cache_bytes = 100 * 1000;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.max_num_seqs, 1);
     assert_int_equal(s.slots, 2);
     assert_int_equal(s.max_model_len, 64 * 90);
     /* What was asked for stays. */
     o.max_checkpoints = 4;
     o.kv_cache_bytes = 128 * 1000 + 10 * 5000;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, 6 + 4);
     o.prefix_caching = false;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1ull << 34, 1ull << 34, &s, &err), WEIR_OK);
     assert_int_equal(s.slots, 10);
     assert_int_equal(s.max_model_len, 8192);
 }

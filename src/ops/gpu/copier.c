@@ -77,6 +77,8 @@ weir_status gpu_copier_out(struct gpu_copier *c, void *to, uint64_t from, size_t
         if (!code)
             memcpy((unsigned char *)to + at, c->half[h], piece(bytes, at));
     }
+    if (code)
+        c->device->api.stream_wait(c->stream);
     return gpu_check(c->device, code, "copy from the device", err);
 }
 
@@ -97,6 +99,7 @@ weir_status gpu_copier_in(struct gpu_copier *c, uint64_t to, const void *from, s
         code = api->copy_in(to + at, c->half[h], piece(bytes, at), c->stream);
         code = code ? code : api->event_record(c->event[h], c->stream);
     }
-    code = code ? code : api->stream_wait(c->stream);
-    return gpu_check(c->device, code, "copy to the device", err);
+    /* Also after a failure: what is under way reads memory that the next call fills. */
+    int waited = api->stream_wait(c->stream);
+    return gpu_check(c->device, code ? code : waited, "copy to the device", err);
 }

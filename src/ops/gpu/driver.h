@@ -3,9 +3,10 @@
  * with none. Addresses on the device are numbers of 64 bits.
  *
  * A device has one stream: what is asked for happens in order, and copies, fills and launches
- * return before it has happened. Functions that return a status leave *err alone on success; faults
- * of a kernel come up in whatever is called next. One thread at a time uses a device, and one that
- * has not opened it enters it first: drivers keep for each thread which device is meant. */
+ * return before it has happened. Copiers (copier.h) have streams of their own. Functions that
+ * return a status leave *err alone on success; faults of a kernel come up in whatever is called
+ * next. One thread at a time uses a device here, and one that has not opened it enters it first:
+ * drivers keep for each thread which device is meant. */
 #ifndef WEIR_OPS_GPU_DRIVER_H
 #define WEIR_OPS_GPU_DRIVER_H
 

@@ -1,6 +1,7 @@
 /* test_gpu_program.c: whole models on the column for devices, with the emulator behind the driver:
  * logits beside the exact column's, and what may not show: chunks, pages, graphs. */
 #include "tests/forward/rig.h"
+#include "forward/device.h"
 #include "tests/ops/gpu/emulated.h"
 
 #include <jansson.h>
@@ -128,6 +129,9 @@ static void a_graph_gives_the_bits_of_single_launches(void **state) {
         if (runner_failure(g.r, &err))
             fail_msg("%s: %s", err.where, err.message);
         assert_memory_equal(first, runner_logits(g.r, 0), g.m.vocab * sizeof(float));
+        struct device_counts counts = program_device_counts(runner_program(g.r));
+        assert_int_equal(counts.graphs, 1);
+        assert_int_equal(counts.graph_launches, 1);
         test_free(first);
         rig_close(&g);
         gpu_device_close(o.device);

@@ -20,11 +20,11 @@ GPU_FN void mla_fetch(const struct gpu_mla_split *a, const int32_t *pages,
 GPU_KERNEL(weir_mla_split, gpu_mla_split, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
     const struct mla_share m = mla_share_of(&a);
+    gpu_wait_previous();
+    gpu_launch_next();
     if (m.begin >= m.seq.positions)
         return;
     const int32_t *pages = a.pages + m.seq.first_page;
-    gpu_wait_previous();
-    gpu_launch_next();
     if (MLA_STAGES > 1) {
         mla_fetch(&a, pages, s->kv[0], m.begin, m.end);
         gpu_copy_commit();

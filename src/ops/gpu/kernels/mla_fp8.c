@@ -72,11 +72,11 @@ GPU_FN void fp8_pad(const struct gpu_mla_split *a, mla_shared *s) {
 GPU_KERNEL(weir_mla_split_fp8, gpu_mla_split, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
     const struct mla_share m = mla_share_of(&a);
+    gpu_wait_previous();
+    gpu_launch_next();
     if (m.begin >= m.seq.positions)
         return;
     const int32_t *pages = a.pages + m.seq.first_page;
-    gpu_wait_previous();
-    gpu_launch_next();
     struct fp8_words words;
     fp8_take(&a, pages, &words, m.begin, m.end);
     mla_queries(&a, s, m.seq.row, m.head0);
