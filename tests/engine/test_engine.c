@@ -584,17 +584,22 @@ static void F085_impossible_sizes_are_refused_with_numbers_before_anything_is_al
     /* Nothing given: never more than half of the memory. */
     o = weir_options_default();
     for (uint64_t memory = 102000; memory < 1u << 31; memory += memory / 3) {
-        assert_int_equal(engine_sizes_plan(&o, &unit, memory, &s, &err), WEIR_OK);
+        assert_int_equal(engine_sizes_plan(&o, &unit, memory, memory, &s, &err), WEIR_OK);
         assert_true(s.max_num_seqs >= 1 && s.pages * 64 >= s.max_model_len);
         assert_true(s.slots * 50000ull + s.pages * 1000ull <= memory / 2);
     }
-    assert_int_equal(engine_sizes_plan(&o, &unit, 101999, &s, &err), WEIR_BAD_VALUE);
-    assert_non_null(strstr(err.message, "is 50999 (half of the machine's memory), but 1 state"));
+    assert_int_equal(engine_sizes_plan(&o, &unit, 101999, 101999, &s, &err), WEIR_BAD_VALUE);
+    assert_non_null(strstr(err.message, "is 50999 (half of the memory there is), but 1 state"));
     o.kv_cache_bytes = 1u << 20;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1 << 19, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1 << 19, 1 << 19, &s, &err), WEIR_BAD_VALUE);
     assert_non_null(strstr(err.message, "is 1048576, more than the 524288 bytes"));
+    /* What lies in this machine's memory has nothing to do with where the pools are. */
+    o.cpu_offload_bytes = 1u << 21;
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1u << 20, 1u << 21, &s, &err), WEIR_OK);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1u << 22, 1u << 20, &s, &err), WEIR_BAD_VALUE);
+    assert_string_equal(err.where, "cpu_offload_bytes");
     o.max_num_seqs = 1u << 31;
-    assert_int_equal(engine_sizes_plan(&o, &unit, 1000, &s, &err), WEIR_BAD_VALUE);
+    assert_int_equal(engine_sizes_plan(&o, &unit, 1000, 1000, &s, &err), WEIR_BAD_VALUE);
     assert_string_equal(err.where, "max_num_seqs");
 }
 

@@ -284,10 +284,24 @@ static void order_blocks(const struct emu_launch *l, uint32_t *list, uint32_t n)
     }
 }
 
+/* Stacks for as many fibers, kept for the next launch: making them anew for each costs more than
+ * most kernels take. */
+static void *stacks_for(uint32_t threads) {
+    static void *stacks;
+    static uint32_t n;
+    if (n < threads) {
+        if (stacks)
+            context_stacks_free(stacks, n);
+        stacks = context_stacks(threads);
+        n = stacks ? threads : 0;
+    }
+    return stacks;
+}
+
 weir_status emu_run(const struct emu_launch *l, weir_error *err) {
     WEIR_ASSERT(l->threads > 0 && l->threads % l->wave == 0 && l->threads <= EMU_MAX_THREADS);
     uint32_t n = l->blocks_x * l->blocks_y;
-    void *stacks = context_stacks(l->threads);
+    void *stacks = stacks_for(l->threads);
     uint32_t *list = malloc((n ? n : 1) * sizeof *list);
     struct block b = {.launch = l, .err = err};
     b.fiber = calloc(l->threads, sizeof *b.fiber);
@@ -307,8 +321,6 @@ weir_status emu_run(const struct emu_launch *l, weir_error *err) {
     free(b.wave);
     free(b.fiber);
     free(list);
-    if (stacks)
-        context_stacks_free(stacks, l->threads);
     if (!ready)
         return weir_fail(err, WEIR_NO_MEMORY, "kernel", "no memory for %u fibers", l->threads);
     return b.failed ? WEIR_BAD_VALUE : WEIR_OK;
