@@ -235,9 +235,8 @@ static void linear(struct device_program *p, uint32_t i, const struct batch *b) 
 }
 
 static void glu(struct device_program *p, const struct op *op, const struct batch *b) {
-    enum { ROWS = 32768 }; /* of one launch */
     const struct op_glu *a = &op->u.glu;
-    for (uint32_t row = 0; row < b->n_rows; row += ROWS) {
+    for (uint32_t row = 0; row < b->n_rows; row += GPU_GLU_ROWS) {
         const struct gpu_glu r = {
             .gate = half(p, a->gate, row),
             .up = half(p, a->up, row),
@@ -250,7 +249,7 @@ static void glu(struct device_program *p, const struct op *op, const struct batc
             .beta = a->act.beta,
             .linear_beta = a->act.linear_beta,
         };
-        const uint32_t rows = b->n_rows - row < ROWS ? b->n_rows - row : ROWS;
+        const uint32_t rows = b->n_rows - row < GPU_GLU_ROWS ? b->n_rows - row : GPU_GLU_ROWS;
         device_launch(p, op, gpu_launch_glu(&r, rows), &r, true);
     }
 }

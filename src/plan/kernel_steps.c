@@ -9,10 +9,6 @@
 
 static const uint16_t present; /* stands for a matrix that is there */
 
-static uint32_t divide_up(uint32_t n, uint32_t by) {
-    return (n + by - 1) / by;
-}
-
 static uint32_t moe_layers(const struct model *m) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->layers; i++)
@@ -114,7 +110,7 @@ static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
         .n_seqs = 1, .heads = heads, .dim = l->m->kda_dim, .taps = l->m->conv_taps};
     const struct policy_groups g =
         policy_prefill_groups(machine->kind, machine->device.compute_units, heads, 1, l->rows);
-    const uint32_t chunks = divide_up(l->rows, POLICY_CHUNK);
+    const uint32_t chunks = gpu_divide_up(l->rows, POLICY_CHUNK);
     struct kernel_entry *e = kernel_list_add(
         l, "kda_prefill_chunks", layers, gpu_launch_kda_prefill_chunks(&a, l->rows, machine->shape),
         "a workgroup a chunk and head");
@@ -203,7 +199,7 @@ static struct kernel_way named_attention(const struct kernel_list *l, uint32_t h
         snprintf(w.reason, sizeof w.reason, "%s", h.reason);
         return w;
     }
-    const uint32_t tiles = divide_up(h.heads, h.tile) * sequences;
+    const uint32_t tiles = gpu_divide_up(h.heads, h.tile) * sequences;
     const struct policy_splits s = policy_splits(kind, tiles, l->machine->shape);
     const bool fp8 = l->load->fp8_history;
     const struct policy_history f = policy_fp8_history(kind, queries);
@@ -224,8 +220,8 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     const struct kernel_load *load = l->load;
     const bool prompt = l->step == KERNEL_PREFILL;
     const uint32_t rows = l->rows < GPU_SKINNY_ROWS ? l->rows : GPU_SKINNY_ROWS;
-    const uint64_t launches = (uint64_t)layers * divide_up(l->rows, GPU_SKINNY_ROWS);
-    const uint32_t positions = divide_up(prompt ? load->prompt : load->context, load->dcp);
+    const uint64_t launches = (uint64_t)layers * gpu_divide_up(l->rows, GPU_SKINNY_ROWS);
+    const uint32_t positions = gpu_divide_up(prompt ? load->prompt : load->context, load->dcp);
     const struct gpu_mla_split a = {.heads = heads,
                                     .latent = m->kv_lora,
                                     .extra = m->rope_dim,
@@ -233,7 +229,7 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
                                     .fp8 = load->fp8_history,
                                     .shares = gpu_mla_shares(rows, heads, l->machine->shape)};
     const struct gpu_mla_merge merge = {.heads = heads, .latent = m->kv_lora, .shares = a.shares};
-    const uint32_t tiles = divide_up(heads, GPU_MLA_HEADS), padded = tiles * GPU_MLA_HEADS;
+    const uint32_t tiles = gpu_divide_up(heads, GPU_MLA_HEADS), padded = tiles * GPU_MLA_HEADS;
     struct policy_heads rule = {0};
     const struct kernel_way named =
         named_attention(l, heads, prompt ? 1 : load->batch, prompt ? 1 : 1 + load->draft, &rule);
@@ -245,7 +241,7 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
         "%u positions or fewer at %u%s",
         rows, rows == 1 ? "" : "s", tiles, tiles == 1 ? "" : "s", GPU_MLA_HEADS, padded - heads,
         padded, a.shares, a.shares == 1 ? "" : "s", l->machine->device.compute_units,
-        divide_up(positions, share), share, positions,
+        gpu_divide_up(positions, share), share, positions,
         load->fp8_history ? "; FP8 becomes BF16 on its way into local memory" : "");
     e->heads = heads;
     e->padded = padded;
@@ -290,7 +286,7 @@ static void mla(struct kernel_list *l) {
         linear(l, "mla_q", layers, up, l->rows);
     }
     const uint32_t attended = queries < GPU_SKINNY_ROWS ? queries : GPU_SKINNY_ROWS;
-    const uint32_t launches = layers * divide_up(queries, GPU_SKINNY_ROWS);
+    const uint32_t launches = layers * gpu_divide_up(queries, GPU_SKINNY_ROWS);
     linear(l, "mla_latent_queries", launches, latent, attended);
     if (dcp > 1)
         kernel_list_named(l, "dcp_gather_queries", "all_gather", layers, 0,
@@ -308,10 +304,9 @@ static void mla(struct kernel_list *l) {
 /* --------------------------------------------------------------------------- feed-forward */
 
 static void glu(struct kernel_list *l, const char *name, uint32_t layers, uint32_t cols) {
-    enum { ROWS = 32768 }; /* of one launch */
     const struct gpu_glu a = {.cols = cols};
-    kernel_list_add(l, name, (uint64_t)layers * divide_up(l->rows, ROWS),
-                    gpu_launch_glu(&a, l->rows < ROWS ? l->rows : ROWS),
+    kernel_list_add(l, name, (uint64_t)layers * gpu_divide_up(l->rows, GPU_GLU_ROWS),
+                    gpu_launch_glu(&a, l->rows < GPU_GLU_ROWS ? l->rows : GPU_GLU_ROWS),
                     "a workgroup a row and 2048 columns");
 }
 

@@ -15,10 +15,6 @@ const struct gpu_kernel_info *gpu_kernel_info(enum gpu_kernel k) {
 static const struct gpu_launch none = {.kernel = GPU_NO_KERNEL};
 enum { BLOCKS_Y_MOST = 65535 }; /* of a launch, on CUDA */
 
-static uint32_t divide_up(uint32_t n, uint32_t by) {
-    return (n + by - 1) / by;
-}
-
 struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows) {
     if (a->cols > GPU_ROW_MOST)
         return none;
@@ -29,7 +25,7 @@ struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t row
     if (a->cols > GPU_ROW_MOST)
         return none;
     /* 16 columns a thread, whole waves of either width. */
-    uint32_t threads = divide_up(divide_up(a->cols, 16), 64) * 64;
+    uint32_t threads = gpu_divide_up(gpu_divide_up(a->cols, 16), 64) * 64;
     return (struct gpu_launch){GPU_weir_mix_norm, rows, 1, threads,
                                sizeof(struct gpu_mix_norm_shared)};
 }
@@ -39,7 +35,7 @@ static uint32_t blocks_of(struct gpu_linear *a, uint32_t rows_of_block) {
     uint32_t blocks = 0;
     for (uint32_t p = 0; p < a->n_parts; p++) {
         a->part[p].first_block = blocks;
-        blocks += divide_up(a->part[p].rows, rows_of_block);
+        blocks += gpu_divide_up(a->part[p].rows, rows_of_block);
     }
     return blocks;
 }
@@ -49,7 +45,7 @@ static uint32_t tiles_of(struct gpu_linear *a, uint32_t x_rows, uint32_t rows) {
     uint32_t blocks = 0;
     for (uint32_t p = 0; p < a->n_parts; p++) {
         a->part[p].first_block = blocks;
-        blocks += divide_up(a->x_rows, x_rows) * divide_up(a->part[p].rows, rows);
+        blocks += gpu_divide_up(a->x_rows, x_rows) * gpu_divide_up(a->part[p].rows, rows);
     }
     return blocks;
 }
@@ -61,8 +57,8 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape)
     enum { SMALL = 5, LARGE = 12 };
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
     uint32_t blocks = tiles_of(a, 128, 64);
-    uint64_t small = (uint64_t)SMALL * divide_up(blocks * steps, at_once);
-    uint64_t large = (uint64_t)LARGE * divide_up(tiles_of(a, 256, 128) * steps, at_once);
+    uint64_t small = (uint64_t)SMALL * gpu_divide_up(blocks * steps, at_once);
+    uint64_t large = (uint64_t)LARGE * gpu_divide_up(tiles_of(a, 256, 128) * steps, at_once);
     a->split = 1;
     if (large <= small)
         return (struct gpu_launch){GPU_weir_gemm_256, tiles_of(a, 256, 128), steps, 8 * shape.wave,
@@ -132,8 +128,8 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
     if (a->experts > GPU_EXPERTS_MOST || a->top_k > 32 || a->top_k > a->experts ||
         a->groups > GROUPS_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_route, divide_up(a->rows, THREADS / shape.wave), 1, THREADS,
-                               sizeof(struct gpu_route_shared)};
+    return (struct gpu_launch){GPU_weir_route, gpu_divide_up(a->rows, THREADS / shape.wave), 1,
+                               THREADS, sizeof(struct gpu_route_shared)};
 }
 
 bool gpu_experts_many(uint64_t slots, uint32_t experts) {
@@ -151,7 +147,7 @@ struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a) {
     if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
         return none;
     return (struct gpu_launch){a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up,
-                               divide_up(a->rows, TILE), a->slots, THREADS,
+                               gpu_divide_up(a->rows, TILE), a->slots, THREADS,
                                sizeof(struct gpu_experts_shared)};
 }
 
@@ -160,16 +156,16 @@ struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gp
     if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
         return none;
     return (struct gpu_launch){a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down,
-                               divide_up(a->rows, THREADS / shape.wave * ROWS), a->slots, THREADS,
-                               sizeof(struct gpu_experts_shared)};
+                               gpu_divide_up(a->rows, THREADS / shape.wave * ROWS), a->slots,
+                               THREADS, sizeof(struct gpu_experts_shared)};
 }
 
 struct gpu_launch gpu_launch_group(const struct gpu_group *a) {
     enum { THREADS = 256, SLOTS_MOST = 1 << 24 }; /* counts are summed as f32 */
     if (!a->slots || a->slots > SLOTS_MOST || !a->experts)
         return none;
-    return (struct gpu_launch){GPU_weir_group, divide_up(a->experts, GPU_GROUP_EXPERTS), 1, THREADS,
-                               sizeof(struct gpu_group_shared)};
+    return (struct gpu_launch){GPU_weir_group, gpu_divide_up(a->experts, GPU_GROUP_EXPERTS), 1,
+                               THREADS, sizeof(struct gpu_group_shared)};
 }
 
 /* However the choices fall, no more tiles than these: every expert has one at most that is not
@@ -180,8 +176,8 @@ static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows
     const uint64_t tiles = (uint64_t)a->slots / tile + a->experts;
     if (!experts_fit(a) || !a->experts || tiles > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){kernel, divide_up(a->rows, rows * GPU_MANY_GROUPS), (uint32_t)tiles,
-                               GPU_MANY_WAVES * shape.wave,
+    return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows * GPU_MANY_GROUPS),
+                               (uint32_t)tiles, GPU_MANY_WAVES * shape.wave,
                                shape.wave == 32 ? sizeof(struct gpu_many_shared_32)
                                                 : sizeof(struct gpu_many_shared_64)};
 }
@@ -213,7 +209,7 @@ static bool history_fits(uint32_t latent, uint32_t extra, uint32_t record_bytes,
 
 struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
                                        struct gpu_shape shape) {
-    const uint32_t tiles = divide_up(a->heads, GPU_MLA_HEADS);
+    const uint32_t tiles = gpu_divide_up(a->heads, GPU_MLA_HEADS);
     if (!history_fits(a->latent, a->extra, a->record_bytes, a->fp8) || !a->shares ||
         a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
@@ -224,14 +220,14 @@ struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t r
 
 /* As many as keep every multiprocessor busy once. */
 uint32_t gpu_mla_shares(uint32_t rows, uint32_t heads, struct gpu_shape shape) {
-    uint64_t blocks = (uint64_t)rows * divide_up(heads, GPU_MLA_HEADS);
+    uint64_t blocks = (uint64_t)rows * gpu_divide_up(heads, GPU_MLA_HEADS);
     uint32_t shares = blocks ? (uint32_t)(shape.multiprocessors / blocks) : 1;
     return shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
 }
 
 /* Whole pages. */
 uint32_t gpu_mla_share(uint32_t shares, uint32_t positions) {
-    uint32_t pages = divide_up(divide_up(positions, 64), shares);
+    uint32_t pages = gpu_divide_up(gpu_divide_up(positions, 64), shares);
     return (pages ? pages : 1) * 64;
 }
 
@@ -260,7 +256,7 @@ struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows) {
     enum { THREADS = 256 };
     if (rows > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_glu, divide_up(a->cols, THREADS * 8), rows, THREADS, 0};
+    return (struct gpu_launch){GPU_weir_glu, gpu_divide_up(a->cols, THREADS * 8), rows, THREADS, 0};
 }
 
 /* ------------------------------------------------------------------------- rows of KDA */
@@ -318,7 +314,7 @@ struct gpu_launch gpu_launch_kda_prefill_chunks(const struct gpu_kda_prefill *a,
 struct gpu_launch gpu_launch_kda_prefill_states(const struct gpu_kda_prefill *a, uint32_t rows,
                                                 struct gpu_shape shape) {
     return kda_prefill(a, GPU_weir_kda_states_128,
-                       (struct gpu_launch){.blocks_x = a->heads * divide_up(a->dim, 16),
+                       (struct gpu_launch){.blocks_x = a->heads * gpu_divide_up(a->dim, 16),
                                            .blocks_y = rows ? a->n_seqs : 0,
                                            .threads = kda_rows_of_chunk(shape) / 16 * shape.wave,
                                            .shared_bytes = sizeof(struct gpu_kda_states_shared)});

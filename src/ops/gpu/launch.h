@@ -66,6 +66,12 @@ struct gpu_launch {
     uint32_t shared_bytes;
 };
 
+enum { GPU_GLU_ROWS = 32768 }; /* that one launch of weir_glu takes */
+
+static inline uint32_t gpu_divide_up(uint32_t n, uint32_t by) {
+    return (n + by - 1) / by;
+}
+
 /* What rules depend on. */
 struct gpu_shape {
     uint32_t multiprocessors, wave;
