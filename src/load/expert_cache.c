@@ -39,6 +39,15 @@ static void queue_add(struct expert_cache *c, struct expert_queue *q, uint32_t u
     q->last = u;
 }
 
+/* Before all others: for a unit that those behind it must not overtake. */
+static void queue_first(struct expert_cache *c, struct expert_queue *q, uint32_t u) {
+    if (q->first == NO_UNIT)
+        q->last = u;
+    c->unit[u].next = q->first;
+    c->unit[u].state = UNIT_QUEUED;
+    q->first = u;
+}
+
 /* What was queued and not begun is absent again. */
 static void queue_empty(struct expert_cache *c, struct expert_queue *q) {
     for (uint32_t u = q->first; u != NO_UNIT; u = c->unit[u].next)
@@ -251,6 +260,7 @@ uint32_t expert_next(struct expert_cache *c) {
     q->first = c->unit[u].next;
     c->unit[u].state = UNIT_READING;
     c->unit[u].ahead = q == &c->guesses;
+    c->unit[u].read_for = q == &c->guesses ? 0 : c->step + 1;
     c->stats.ahead_reads += c->unit[u].ahead;
     if (c->reading++ == 0)
         c->reading_since = clock_seconds();
@@ -268,14 +278,21 @@ void expert_read_ended(struct expert_cache *c, uint32_t u, uint64_t bytes, const
         c->stats.reads++;
         c->stats.read_bytes += bytes;
     } else {
-        /* A guess that fails is tried again if it was right. */
-        if (unit->need >= NEED_NEXT && !c->failed) {
+        uint8_t need = unit->need;
+        free_frames(c, u);
+        /* A read that was begun as a guess, or for a step that has failed since, says nothing about
+         * the present one: it is tried again if that needs the unit. Before the others of its
+         * queue: behind them it would lose its frames to units that nobody gives up before this
+         * one is there. */
+        if (need >= NEED_NEXT && !c->failed && unit->read_for != c->step + 1) {
+            unit->need = need;
+            queue_first(c, need == NEED_NOW ? &c->now : &c->after, u);
+        } else if (need >= NEED_NEXT && !c->failed) {
             c->failed = true;
             c->failure = *why;
             queue_empty(c, &c->now);
             queue_empty(c, &c->after);
         }
-        free_frames(c, u);
         c->stats.read_errors++;
     }
     pthread_cond_broadcast(&c->ready);

@@ -33,6 +33,7 @@ struct expert_unit {
     uint8_t state, need;
     bool ahead;        /* read on a guess, and not chosen since */
     uint32_t left;     /* members that have not passed it */
+    uint32_t read_for; /* while it is read: 1 + the step that wanted it; 0: a guess */
     uint32_t frame[2]; /* from reading on */
     uint32_t next;     /* in its queue */
     float uses;        /* steps that chose it, halved every so many steps ... */

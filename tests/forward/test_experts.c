@@ -10,8 +10,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static const char *const models[] = {"models/micro-k3-odd", "models/micro-kimi-linear",
                                      "models/tiny-k3"};
@@ -235,6 +237,65 @@ static void a_read_that_fails_fails_its_step_and_no_other(void **state) {
         }
 }
 
+/* The first read of a step waits until `go` and fails, the one begun beside it fails at once and so
+ * ends the step; all others are well. */
+struct late_fault {
+    _Atomic int armed, count, go;
+};
+
+static int late_fault(void *arg, uint32_t layer, enum expert_part part, uint32_t expert) {
+    struct late_fault *f = arg;
+    int at = atomic_load(&f->armed) ? atomic_fetch_add(&f->count, 1) : 2;
+    while (at == 0 && !atomic_load(&f->go))
+        usleep(1000);
+    return at == 0 || (at == 1 && !atomic_load(&f->go)) ? EIO : 0;
+}
+
+static void *let_go(void *arg) {
+    struct late_fault *f = arg;
+    usleep(200000);
+    atomic_store(&f->go, 1);
+    return NULL;
+}
+
+/* In small caches: what is tried again must not wait for frames behind what waits for it. */
+static void a_read_left_by_a_step_that_failed_does_not_fail_the_next(void **state) {
+    for (uint64_t times = 2; times <= 4; times++)
+        for (uint32_t threads = 1; threads <= 3; threads += 2) {
+            struct rig g;
+            struct late_fault f = {0};
+            weir_error err = {0};
+            const char *dir = source_path("models/tiny-k3");
+            const struct expert_setup setup = {
+                .bytes = times * least_bytes(dir, column_fast(ACTIVATION_DEFAULT), DENSE_BF16),
+                .members = threads,
+                .way = EXPERT_THREADS,
+                .guess = true,
+                .fault = late_fault,
+                .fault_arg = &f};
+            const struct runner_options o = options(true, threads);
+            open_dir(&g, dir, &o, &setup);
+            size_t bytes = (size_t)KEPT * g.m.vocab * sizeof(float);
+            float *want = malloc(bytes), *got = malloc(bytes);
+            int32_t ids[PROMPT];
+            rig_ids(ids, PROMPT, g.m.vocab, 1);
+            work(&g, 1, want);
+            atomic_store(&f.armed, 1);
+            pthread_t other;
+            assert_int_equal(pthread_create(&other, NULL, let_go, &f), 0);
+            runner_reset(g.r, 0);
+            runner_step(g.r, &(struct runner_feed){0, ids, PROMPT, true}, 1);
+            assert_int_equal(runner_failure(g.r, &err), WEIR_BAD_FILE);
+            work(&g, 1, got);
+            assert_memory_equal(want, got, bytes);
+            assert_int_equal(program_failure(runner_program(g.r), &err), WEIR_OK);
+            pthread_join(other, NULL);
+            free(want);
+            free(got);
+            rig_close(&g);
+        }
+}
+
 /* A small model in several shards, of which one holds experts alone. */
 static struct scratch sharded(uint32_t experts, uint64_t shard_bytes) {
     struct scratch s = scratch_new();
@@ -377,6 +438,7 @@ int main(void) {
         cmocka_unit_test(any_cache_gives_the_bits_of_experts_in_memory),
         cmocka_unit_test(misaligned_experts_give_the_same_bits),
         cmocka_unit_test(a_read_that_fails_fails_its_step_and_no_other),
+        cmocka_unit_test(a_read_left_by_a_step_that_failed_does_not_fail_the_next),
         cmocka_unit_test(a_shard_cut_short_while_running_is_named),
         cmocka_unit_test(a_scale_that_means_nan_is_refused_when_loading),
         cmocka_unit_test(experts_leave_no_pages_in_the_page_cache),
