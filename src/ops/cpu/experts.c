@@ -81,11 +81,12 @@ static void bring_into_form(struct taken *t, const struct weight *w, enum activa
 
 /* y = rows [o0, o1) of w times the rows taken. */
 static void multiply(struct taken *t, const struct weight *w, uint32_t o0, uint32_t o1,
-                     float *const *y) {
+                     float *const *y, const unsigned char *next) {
     if (w->packing == PACK_NONE) {
         struct mat m = mat_of(w);
         cpu_dot(&m, o0, o1, t->x, y, t->n, false, t->dot);
     } else {
+        t->made.next = next;
         cpu_product_run(w, &t->made, o0 / PANEL_LANES, (o1 + PANEL_LANES - 1) / PANEL_LANES, y,
                         false);
     }
@@ -109,7 +110,7 @@ static struct weight weight_from(const struct weight *w, uint32_t row) {
  * it is still in the cache when the activation is applied. w: its w1 and w3. */
 static void expert_up_taken(const struct op_experts *a, struct taken *t,
                             const struct weight *const w[2], uint32_t o0, uint32_t o1,
-                            enum activation mode) {
+                            const unsigned char *next, enum activation mode) {
     bring_into_form(t, w[0], mode);
     for (uint32_t o = o0; o < o1;) {
         uint32_t panel = o / PANEL_ROWS * PANEL_ROWS;
@@ -117,8 +118,9 @@ static void expert_up_taken(const struct op_experts *a, struct taken *t,
         struct weight part = weight_from(w[1], panel);
         for (uint32_t j = 0; j < t->n; j++)
             t->up[j] = t->up_rows + (size_t)j * PANEL_ROWS;
-        multiply(t, w[0], o, end, t->y);
-        multiply(t, &part, o - panel, end - panel, t->up);
+        multiply(t, w[0], o, end, t->y, product_place(w[1], o));
+        multiply(t, &part, o - panel, end - panel, t->up,
+                 end < o1 ? product_place(w[0], end) : next);
         for (uint32_t j = 0; j < t->n; j++)
             cpu_glu_row(a->act, t->y[j] + o, t->up[j] + (o - panel), t->y[j] + o, end - o);
         o = end;
@@ -128,14 +130,14 @@ static void expert_up_taken(const struct op_experts *a, struct taken *t,
 /* The same for all rows that chose expert i of the groups. */
 static void expert_up(const struct op_experts *a, struct taken *t, const struct weight *const w[2],
                       const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
-                      enum activation mode) {
+                      const unsigned char *next, enum activation mode) {
     for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
         t->n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
         for (uint32_t j = 0; j < t->n; j++) {
             t->x[j] = tensor_row(a->z, g->pair[p + j] / a->top_k);
             t->y[j] = tensor_row(a->h, g->pair[p + j]);
         }
-        expert_up_taken(a, t, w, o0, o1, mode);
+        expert_up_taken(a, t, w, o0, o1, next, mode);
     }
 }
 
@@ -157,7 +159,7 @@ static void up_from_source(const struct op_experts *a, uint32_t n_rows, struct w
         uint32_t i = order[k];
         const struct weight *w[2];
         if (o.begin < o.end && expert_acquire(a, EXPERT_UP, g->expert[i], w))
-            expert_up(a, t, w, g, i, o.begin, o.end, mode);
+            expert_up(a, t, w, g, i, o.begin, o.end, NULL, mode);
         expert_release(a, EXPERT_UP, g->expert[i]);
     }
 }
@@ -173,7 +175,7 @@ static void experts_up(const struct op_experts *a, const struct batch *b, struct
         return;
     }
     uint32_t inter = a->w1[0].rows, chunks = product_chunks(&a->w1[0]);
-    uint32_t grain = product_grain(&a->w1[0], t->how);
+    uint32_t grain = product_grain(&a->w1[0], g.active * chunks, work.count, t->how);
     /* Shares count activations too: an expert chosen by many rows is that much more work. */
     uint32_t units = b->n_rows * a->top_k * chunks;
     for (struct span s; work_next(&work, units, &s);) {
@@ -190,14 +192,17 @@ static void experts_up(const struct op_experts *a, const struct batch *b, struct
             if (c0 >= c1 || !expert_acquire(a, EXPERT_UP, g.expert[i], w))
                 continue;
             uint32_t o1 = (uint32_t)c1 * PANEL_LANES;
-            expert_up(a, t, w, &g, i, (uint32_t)c0 * PANEL_LANES, o1 < inter ? o1 : inter, mode);
+            const unsigned char *next =
+                i + 1 < g.active ? product_place(&a->w1[g.expert[i + 1]], 0) : NULL;
+            expert_up(a, t, w, &g, i, (uint32_t)c0 * PANEL_LANES, o1 < inter ? o1 : inter,
+                      c1 == chunks ? next : product_place(w[0], o1), mode);
         }
     }
 }
 
 static void expert_down(const struct op_experts *a, struct taken *t, const struct weight *w,
                         const struct groups *g, uint32_t i, uint32_t o0, uint32_t o1,
-                        enum activation mode) {
+                        const unsigned char *next, enum activation mode) {
     for (uint32_t p = g->begin[i]; p < g->begin[i + 1]; p += TAKE_X) {
         t->n = g->begin[i + 1] - p < TAKE_X ? g->begin[i + 1] - p : TAKE_X;
         for (uint32_t j = 0; j < t->n; j++) {
@@ -205,7 +210,7 @@ static void expert_down(const struct op_experts *a, struct taken *t, const struc
             t->y[j] = tensor_row(a->each, g->pair[p + j]);
         }
         bring_into_form(t, w, mode);
-        multiply(t, w, o0, o1, t->y);
+        multiply(t, w, o0, o1, t->y, next);
     }
 }
 
@@ -229,12 +234,18 @@ static void experts_down(const struct op_experts *a, const struct batch *b, stru
     struct groups g = group(a, b->n_rows, &at);
     t->acts = at;
     if (!a->source) {
-        uint32_t width = a->w2[0].rows, unit = PANEL_LANES * product_grain(&a->w2[0], t->how);
+        uint32_t width = a->w2[0].rows, chunks = product_chunks(&a->w2[0]);
+        uint32_t unit = PANEL_LANES * product_grain(&a->w2[0], chunks, work.count, t->how);
         for (struct span s; work_next(&work, (width + unit - 1) / unit, &s);) {
             uint32_t o0 = s.begin * unit, o1 = s.end * unit;
             o1 = o1 < width ? o1 : width;
-            for (uint32_t i = 0; i < g.active; i++)
-                expert_down(a, t, &a->w2[g.expert[i]], &g, i, o0, o1, mode);
+            for (uint32_t i = 0; i < g.active; i++) {
+                const unsigned char *next = i + 1 < g.active
+                                                ? product_place(&a->w2[g.expert[i + 1]], o0)
+                                            : o1 < width ? product_place(&a->w2[g.expert[0]], o1)
+                                                         : NULL;
+                expert_down(a, t, &a->w2[g.expert[i]], &g, i, o0, o1, next, mode);
+            }
             for (uint32_t r = 0; r < b->n_rows; r++)
                 weighted_sum(a, r, o0, o1);
         }
@@ -247,7 +258,7 @@ static void experts_down(const struct op_experts *a, const struct batch *b, stru
         uint32_t i = order[k];
         const struct weight *w[2];
         if (o.begin < o.end && expert_acquire(a, EXPERT_DOWN, g.expert[i], w))
-            expert_down(a, t, w[0], &g, i, o.begin, o.end, mode);
+            expert_down(a, t, w[0], &g, i, o.begin, o.end, NULL, mode);
         expert_release(a, EXPERT_DOWN, g.expert[i]);
     }
     for (uint32_t r = 0; o.begin < o.end && r < b->n_rows; r++)

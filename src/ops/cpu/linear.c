@@ -7,10 +7,10 @@
 /* The row of a part that a cut at `at` multiply-adds falls on; `per_row` of them make a row. Cuts
  * fall on whole chunks of rows, the unit of packed weights, or on several. */
 static uint32_t cut(uint64_t at, uint64_t begin, uint64_t per_row, const struct weight *w,
-                    const struct cpu_variant *how) {
+                    uint32_t grain) {
     if (at <= begin)
         return 0;
-    uint64_t unit = PANEL_LANES * product_grain(w, how);
+    uint64_t unit = PANEL_LANES * (uint64_t)grain;
     uint64_t row = ((at - begin) / per_row + unit - 1) / unit * unit;
     return row < w->rows ? (uint32_t)row : w->rows;
 }
@@ -27,6 +27,7 @@ struct block {
     enum packing made_for;
     struct acts made;
     const struct cpu_variant *how;
+    uint32_t chunks, members; /* of all parts; of the team */
 };
 
 static void multiply(struct block *k, const struct weight *w, struct tensor x, uint32_t r0,
@@ -78,8 +79,9 @@ static void parts(const struct op_linear *a, struct block *k, struct cuts c, enu
     for (uint32_t i = 0; i < a->n_parts; i++) {
         const struct linear_part *p = &a->part[i];
         uint64_t per_row = (uint64_t)p->w.cols + p->w2.cols;
-        uint32_t r0 = cut(c.lo, begin, per_row, &p->w, k->how);
-        uint32_t r1 = cut(c.hi, begin, per_row, &p->w, k->how);
+        uint32_t grain = product_grain(&p->w, k->chunks, k->members, k->how);
+        uint32_t r0 = cut(c.lo, begin, per_row, &p->w, grain);
+        uint32_t r1 = cut(c.hi, begin, per_row, &p->w, grain);
         begin += per_row * p->w.rows;
         if (r0 < r1)
             part(k, p, r0, r1, mode);
@@ -97,6 +99,8 @@ static void linear(const struct op_linear *a, const struct batch *b, struct work
     uint32_t take = acts_rows(most_cols(a));
     unsigned char *at = work.scratch;
     struct block k = {.n = n < take ? n : take, .how = variant_of(&work)};
+    k.chunks = units;
+    k.members = work.count;
     k.dot = carve(&at, cpu_dot_scratch_bytes());
     k.x = carve(&at, k.n * sizeof *k.x);
     k.y = carve(&at, k.n * sizeof *k.y);

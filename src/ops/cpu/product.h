@@ -42,6 +42,9 @@ struct acts {
     unsigned char *room;           /* for sums under way (product_amx.c) */
     const int32_t *sum;            /* INT8: [n][cols / ACTS_INT8_GROUP] sums of the bytes */
     const struct cpu_variant *how; /* to multiply; the default's until the caller says otherwise */
+    /* The panel that is read behind the product, or NULL: its first lines are asked for while the
+     * last ones are multiplied, where else memory would stand idle and then fetch in vain. */
+    const unsigned char *next;
 };
 
 /* The columns that stand in dword t of a row of BF16 activations: the second one is the first plus
@@ -113,17 +116,28 @@ void cpu_product_amx(const struct weight *w, const struct acts *acts, uint32_t c
 ALWAYS uint32_t product_chunks(const struct weight *w) {
     return (w->rows + PANEL_LANES - 1) / PANEL_LANES;
 }
-/* Chunks that are given out together: a whole panel is one stream of memory, of which a chunk alone
- * takes a quarter of each kilobyte; of small matrices nobody would get a share then. */
-ALWAYS uint32_t product_grain(const struct weight *w, const struct cpu_variant *how) {
-    return !how->single && product_chunks(w) >= 32 * (PANEL_ROWS / PANEL_LANES)
-               ? PANEL_ROWS / PANEL_LANES
-               : 1;
+/* Chunks that are given out together, of a weight that members share out with others, `chunks` in
+ * all: a whole panel is one stream of memory, of which a chunk alone takes a quarter of each
+ * kilobyte, and its one chain of sums is slower than memory. Halves of panels or single chunks
+ * where else members would get too few to end together. */
+ALWAYS uint32_t product_grain(const struct weight *w, uint32_t chunks, uint32_t members,
+                              const struct cpu_variant *how) {
+    const uint32_t panel = PANEL_ROWS / PANEL_LANES;
+    if (how->single)
+        return 1;
+    if (product_chunks(w) >= 32 * panel || chunks >= 8 * panel * members)
+        return panel;
+    return chunks >= 4 * panel * members ? panel / 2 : 1;
 }
-/* Where a chunk's lanes begin in line 0 of its panel, and the panel itself. */
+/* The panel of a chunk. */
 ALWAYS const unsigned char *product_panel(const struct weight *w, uint32_t chunk) {
     return (const unsigned char *)w->packed +
            (size_t)(chunk / (PANEL_ROWS / PANEL_LANES)) * pack_panel_bytes(w->packing, w->cols);
+}
+
+/* That of row `row`, where a member goes on reading; NULL: not packed. */
+ALWAYS const unsigned char *product_place(const struct weight *w, uint32_t row) {
+    return w->packing == PACK_NONE ? NULL : product_panel(w, row / PANEL_LANES);
 }
 
 #endif

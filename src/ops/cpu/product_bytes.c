@@ -35,6 +35,7 @@ ALWAYS void mxfp4_sums(const struct tile *t, const int R, const int N, vf *sum) 
     const __m256i low = _mm256_set1_epi8(15);
     const unsigned char *at = t->panel + t->k0 / 32 * MXFP4_GROUP;
     for (uint32_t k = 0, g = 0; k < t->k1 - t->k0; k += 32, g++, at += MXFP4_GROUP) {
+        size_t ahead = group_ahead(t, at, MXFP4_GROUP);
 #pragma GCC unroll 8
         for (int rv = 0; rv < R * VECTORS; rv++) {
             const unsigned char *lanes = at + PANEL_ROWS +
@@ -52,7 +53,7 @@ ALWAYS void mxfp4_sums(const struct tile *t, const int R, const int N, vf *sum) 
                 for (uint32_t i = 2 * half; i < 2 * half + 2; i++) {
                     __m256i codes = viload(lanes + i * 64);
                     if (rv % VECTORS == 0)
-                        ask(t, lanes + i * 64);
+                        ask(ahead, lanes + i * 64);
                     __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(codes, low));
                     __m256i b = _mm256_shuffle_epi8(
                         values, _mm256_and_si256(_mm256_srli_epi16(codes, 4), low));
@@ -84,7 +85,7 @@ ALWAYS void byte_dots(const struct tile *t, const unsigned char *lines, uint32_t
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < ACTS_INT8_GROUP / 4; i++, lines += PANEL_ROWS * 4) {
         __m256i q = vixor(viload(lines), 0x80808080u), size = _mm256_abs_epi8(q);
-        ask(t, lines);
+        ask(t->ahead, lines);
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) {
             __m256i x = _mm256_sign_epi8(spread(t, j, k + 4 * i), q);

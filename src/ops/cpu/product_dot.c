@@ -32,7 +32,7 @@ ALWAYS void bf16_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             w[r] = viload(at + r * 64);
-            ask(t, at + r * 64);
+            ask(t->ahead, at + r * 64);
         }
 #pragma GCC unroll 12
         for (int j = 0; j < N; j++) {
@@ -50,6 +50,7 @@ ALWAYS void mxfp4_bf16(const struct tile *t, const int R, const int N, vf *sum) 
     const __m512i values = bf16_of_e2m1();
     const unsigned char *at = t->panel + t->k0 / 32 * MXFP4_GROUP;
     for (uint32_t k = t->k0, d = 0; k < t->k1; k += 32, d += 16, at += MXFP4_GROUP) {
+        size_t ahead = group_ahead(t, at, MXFP4_GROUP);
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             const unsigned char *lines = at + PANEL_ROWS + (t->chunk + (uint32_t)r) * 256;
@@ -60,7 +61,7 @@ ALWAYS void mxfp4_bf16(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                ask(t, lines + i * 64);
+                ask(ahead, lines + i * 64);
 #pragma GCC unroll 4
                 for (uint32_t q = 0; q < 4; q++) {
                     __m512i w = _mm512_permutexvar_epi16(
@@ -86,6 +87,7 @@ ALWAYS void mxfp4_int8(const struct tile *t, const int R, const int N, vf *sum) 
     const __m512i low = _mm512_set1_epi8(15);
     const unsigned char *at = t->panel + t->k0 / 32 * MXFP4_GROUP;
     for (uint32_t k = t->k0, d = 0, g = 0; k < t->k1; k += 32, d += 8, g++, at += MXFP4_GROUP) {
+        size_t ahead = group_ahead(t, at, MXFP4_GROUP);
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             const unsigned char *lines = at + PANEL_ROWS + (t->chunk + (uint32_t)r) * 256;
@@ -96,7 +98,7 @@ ALWAYS void mxfp4_int8(const struct tile *t, const int R, const int N, vf *sum) 
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < 4; i++) {
                 __m512i codes = viload(lines + i * 64);
-                ask(t, lines + i * 64);
+                ask(ahead, lines + i * 64);
                 __m512i a = _mm512_shuffle_epi8(values, _mm512_and_si512(codes, low));
                 __m512i b =
                     _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low));
@@ -140,7 +142,7 @@ ALWAYS void int8_int8(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
                 for (int r = 0; r < R; r++) {
                     w[r] = viload(lines + r * 64);
-                    ask(t, lines + r * 64);
+                    ask(t->ahead, lines + r * 64);
                 }
 #pragma GCC unroll 12
                 for (int j = 0; j < N; j++) {
@@ -193,7 +195,7 @@ ALWAYS void fp8_bf16(const struct tile *t, const int R, const int N, vf *sum) {
 #pragma GCC unroll 4
             for (int r = 0; r < R; r++) {
                 __m512i codes = viload(lines + r * 64);
-                ask(t, lines + r * 64);
+                ask(t->ahead, lines + r * 64);
                 __m512i even = bf16_of_e4m3(codes);
                 __m512i odd = bf16_of_e4m3(_mm512_srli_epi16(codes, 8));
 #pragma GCC unroll 12

@@ -25,7 +25,7 @@ ALWAYS void bf16_sums(const struct tile *t, const int R, const int N, vf *sum) {
     for (uint32_t k = 0; k < t->k1 - t->k0; k += 2, at += PANEL_ROWS * 4) {
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++)
-            ask(t, at + r * 64);
+            ask(t->ahead, at + r * 64);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
             vf w[CHUNKS * VECTORS];
@@ -77,15 +77,15 @@ ALWAYS float value_unit(const int kernel) {
 }
 
 /* Vectors v0 .. v0+B-1 of the tile, one line, all activations. */
-ALWAYS void line_sums(const struct tile *t, const unsigned char *line, size_t chunk_bytes,
-                      const int v0, uint32_t col, const int kernel, const int N, const int B,
-                      vf *part) {
+ALWAYS void line_sums(const struct tile *t, const unsigned char *line, size_t ahead,
+                      size_t chunk_bytes, const int v0, uint32_t col, const int kernel, const int N,
+                      const int B, vf *part) {
     struct values v[4];
 #pragma GCC unroll 4
     for (int b = 0; b < B; b++) {
         const unsigned char *lanes = line + (size_t)((v0 + b) / VECTORS) * chunk_bytes;
         if ((v0 + b) % VECTORS == 0)
-            ask(t, lanes);
+            ask(ahead, lanes);
         v[b] = values_of(lanes + (size_t)((v0 + b) % VECTORS) * VL * 4, kernel);
     }
 #pragma GCC unroll 8
@@ -118,6 +118,9 @@ ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, cons
     const unsigned char *at = t->panel + t->k0 / group * group_bytes;
     for (uint32_t k = 0; k < t->k1 - t->k0; k += group, at += group_bytes) {
         vin_memory(sum);
+        size_t ahead = bytes ? t->ahead : group_ahead(t, at, MXFP4_GROUP);
+        if (!bytes)
+            ask(ahead, at); /* the scales */
         const unsigned char *first =
             at + PANEL_ROWS * (bytes ? 4 : 1) + (size_t)t->chunk * chunk_bytes;
 #pragma GCC unroll 8
@@ -128,7 +131,7 @@ ALWAYS void group_sums(const struct tile *t, const int kernel, const int R, cons
                 part[i] = vset(0);
             const unsigned char *lines = first;
             for (uint32_t i = 0; i < group; i += lane_cols(kernel), lines += line)
-                line_sums(t, lines, chunk_bytes, rv, k + i, kernel, N, B, part);
+                line_sums(t, lines, ahead, chunk_bytes, rv, k + i, kernel, N, B, part);
 #pragma GCC unroll 4
             for (int b = 0; b < B; b++) {
                 uint32_t lane = t->chunk * PANEL_LANES + (uint32_t)(rv + b) * VL;

@@ -23,6 +23,7 @@ struct tile {
     uint32_t chunk; /* in the panel */
     uint32_t k0, k1;
     uint32_t ahead;                 /* bytes that are asked for ahead */
+    uintptr_t end, behind;          /* what is asked for beyond `end` lies so far from there */
     const unsigned char *x[TILE_N]; /* activations, from column k0 on */
     const float *scale[TILE_N];     /* INT8: of their groups, from that of column k0 on */
     const int32_t *sums[TILE_N];
@@ -30,8 +31,14 @@ struct tile {
 
 /* A stream is asked for ahead: the processor's own prefetching stops at the end of a page. Also
  * where many activations meet each byte, since the first tile of them waits for memory. */
-ALWAYS void ask(const struct tile *t, const unsigned char *at) {
-    __builtin_prefetch(at + t->ahead);
+ALWAYS void ask(size_t ahead, const unsigned char *at) {
+    __builtin_prefetch(at + ahead);
+}
+/* How far ahead for a group of so many bytes at `at`: in whole groups, so that the one behind the
+ * last begins where `behind` leads. Once a group, as registers are short within. */
+ALWAYS size_t group_ahead(const struct tile *t, const unsigned char *at, uint32_t group_bytes) {
+    size_t ahead = (t->ahead + group_bytes - 1) / group_bytes * group_bytes;
+    return (uintptr_t)at + ahead < t->end ? ahead : ahead + t->behind;
 }
 
 /* Activations of the next tile, of those that are left and of the kernel's largest. */
@@ -57,6 +64,7 @@ struct walk {
     uint32_t c0, c1, k0, k1;
     float *const *y;
     bool add;
+    uintptr_t end, behind; /* tile.end, tile.behind */
 };
 
 /* Calls chunk_tiles for all activations, with as many chunks and activations at once as suit the
@@ -91,8 +99,13 @@ ALWAYS void store_sums(const struct walk *k, uint32_t chunk, uint32_t j0, uint32
  * kernels, and each of them is small beside memory. */
 ALWAYS void one_tile(const struct walk *k, uint32_t chunk, uint32_t j0, uint32_t have,
                      const int kernel, const int R, const int N) {
-    struct tile t = {
-        product_panel(k->w, chunk), chunk % CHUNKS, k->k0, k->k1, k->a->how->ahead, {0}, {0}, {0}};
+    struct tile t = {.panel = product_panel(k->w, chunk),
+                     .chunk = chunk % CHUNKS,
+                     .k0 = k->k0,
+                     .k1 = k->k1,
+                     .ahead = k->a->how->ahead,
+                     .end = k->end,
+                     .behind = k->behind};
     vf sum[CHUNKS * VECTORS * TILE_N];
 #pragma GCC unroll 12
     for (int j = 0; j < N; j++) {
@@ -118,6 +131,9 @@ ALWAYS void chunk_tiles(const struct walk *k, uint32_t j0, uint32_t have, const 
     uint32_t c = k->c0;
     for (; (R == 1 || !k->a->how->one_chunk) && c + (uint32_t)R <= k->c1; c += (uint32_t)R)
         one_tile(k, c, j0, have, kernel, R, N);
+    /* One vector's chain of sums would keep memory waiting. */
+    for (; R == 4 && !k->a->how->one_chunk && c + 2 <= k->c1; c += 2)
+        one_tile(k, c, j0, have, kernel, 2, N);
     for (; R > 1 && c < k->c1; c++)
         one_tile(k, c, j0, have, kernel, 1, N);
 }
@@ -125,13 +141,15 @@ ALWAYS void chunk_tiles(const struct walk *k, uint32_t j0, uint32_t have, const 
 /* Chunks [c0, c1) of the whole weight. */
 ALWAYS void walk_panels(const struct weight *w, const struct acts *a, uint32_t c0, uint32_t c1,
                         float *const *y, bool add, const int kernel) {
+    uintptr_t end = (uintptr_t)product_panel(w, c1 + CHUNKS - 1);
+    uintptr_t behind = a->next ? (uintptr_t)a->next - end : 0;
     for (uint32_t c = c0; c < c1;) {
-        uint32_t next = (c / CHUNKS + 1) * CHUNKS, end = next < c1 ? next : c1;
+        uint32_t next = (c / CHUNKS + 1) * CHUNKS, last = next < c1 ? next : c1;
         for (uint32_t k = 0; k < a->cols; k += PRODUCT_COLS) {
             uint32_t k1 = a->cols - k < PRODUCT_COLS ? a->cols : k + PRODUCT_COLS;
-            panel_tiles(&(struct walk){w, a, c, end, k, k1, y, add || k > 0}, kernel);
+            panel_tiles(&(struct walk){w, a, c, last, k, k1, y, add || k > 0, end, behind}, kernel);
         }
-        c = end;
+        c = last;
     }
 }
 
