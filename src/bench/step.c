@@ -10,6 +10,7 @@
 #include "bench/kernels_machine.h"
 #include "bench/quantile.h"
 #include "bench/step_cost.h"
+#include "bench/step_device.h"
 #include "bench/step_rig.h"
 
 #include <stdio.h>
@@ -37,6 +38,8 @@ struct profile {
     struct team *team;   /* of the meter */
     struct roof_meter *meter;
     uint32_t done, of;
+    weir_status status; /* of a device: the first failure ends the measurement */
+    weir_error *err;
 };
 
 /* ------------------------------------------------------------------------------------ one step */
@@ -103,14 +106,30 @@ static double make_step(struct profile *p, const struct runner_feed *feed, uint3
     return seconds;
 }
 
-static void prompt(struct profile *p, uint32_t sequence, const struct roof *roof, struct sums *to) {
+static double prompt(struct profile *p, uint32_t sequence, const struct roof *roof,
+                     struct sums *to) {
+    double seconds = 0;
     runner_reset(p->rig.r, sequence);
     for (uint32_t at = 0; at < p->o->prompt_tokens; at += p->o->rows) {
         uint32_t left = p->o->prompt_tokens - at, n = left < p->o->rows ? left : p->o->rows;
         const struct runner_feed feed = {sequence, p->rig.ids + at, n, false};
         const struct step_shape shape = {.rows = n, .history = at, .decode = n == 1, .logits = 1};
-        make_step(p, &feed, 1, &shape, roof, to);
+        seconds += make_step(p, &feed, 1, &shape, roof, to);
     }
+    return seconds;
+}
+
+/* In place of what the watched operations took, one behind the end of the other. */
+static void time_on_device(struct profile *p, const struct runner_feed *feed, uint32_t n,
+                           struct sums *to) {
+    struct device_step d;
+    uint32_t kinds = 0;
+    for (enum op_kind k = 0; k < OP_COUNT; k++)
+        kinds |= (to->calls[k] > 0 && k != OP_SAMPLE) << k;
+    if (p->status || (p->status = device_time_step(p->rig.r, feed, n, kinds, &d, p->err)))
+        return;
+    memcpy(to->seconds, d.kind, sizeof d.kind);
+    to->total = d.seconds;
 }
 
 static void decode(struct profile *p, const struct roof *roof, struct sums *to) {
@@ -122,6 +141,8 @@ static void decode(struct profile *p, const struct roof *roof, struct sums *to) 
     for (uint32_t i = 0; i < n; i++)
         feed[i] = (struct runner_feed){i, &p->rig.ids[i % p->o->prompt_tokens], 1, false};
     make_step(p, feed, n, &shape, roof, to);
+    if (p->o->device && to)
+        time_on_device(p, feed, n, to);
     free(feed);
 }
 
@@ -205,19 +226,34 @@ static void sample(struct profile *p, uint32_t i, bool decodes) {
     if (p->o->wait_seconds > 0)
         idle_wait(p->o->wait_seconds);
     p->sample[i] = (struct sums){0};
-    roof_take(p->meter, ROOF_WANTED, &p->roof[i]);
+    if (!p->o->device)
+        roof_take(p->meter, ROOF_WANTED, &p->roof[i]);
+    else if (!p->status)
+        p->status = device_roof(p->o->device, p->o->roof_bytes, &p->roof[i], p->err);
+    if (p->status)
+        return;
+    program_set_watch(p->rig.program, watch, p);
     if (decodes)
         decode(p, &p->roof[i], &p->sample[i]);
     else
         prompt(p, 0, &p->roof[i], &p->sample[i]);
+    if (p->o->device) {
+        program_set_watch(p->rig.program, NULL, NULL);
+        if (!decodes)
+            p->sample[i].total = prompt(p, 0, NULL, NULL);
+        if (!p->status)
+            p->status = runner_failure(p->rig.r, p->err);
+    }
     if (p->o->done)
         p->o->done(p->o->arg, ++p->done, p->of);
 }
 
 static void measure(struct profile *p, struct step_report *out) {
     const struct step_options *o = p->o;
-    for (uint32_t s = 0; s < o->sequences; s++) /* brings in what is mapped, too */
-        prompt(p, s, NULL, NULL);
+    for (uint32_t s = 0; s < o->sequences && (!o->history || s == 0); s++)
+        prompt(p, s, NULL, NULL); /* brings in what is mapped, too */
+    if (o->history)
+        p->status = runner_invent(p->rig.r, o->history, p->err);
     decode(p, NULL, NULL);
     for (uint32_t i = 0; i < o->decode_tokens; i++)
         sample(p, i, true);
@@ -236,13 +272,15 @@ static void measure(struct profile *p, struct step_report *out) {
 
 static weir_status open_model(struct profile *p, weir_error *err) {
     const struct step_options *o = p->o;
+    const uint32_t before = o->history > o->prompt_tokens ? o->history : o->prompt_tokens;
     const struct step_rig_options rig = {
         .of = {o->model, o->column, o->dense, o->kv_dtype, o->threads},
         .tuning = o->tuning,
         .sequences = o->sequences,
-        .positions = o->prompt_tokens + o->decode_tokens + 1,
+        .positions = before + o->decode_tokens + 2, /* one to begin with, one that is timed only */
         .rows = o->rows,
-        .prompt_tokens = o->prompt_tokens};
+        .prompt_tokens = o->prompt_tokens,
+        .device = o->device};
     return step_rig_open(&rig, &p->rig, err);
 }
 
@@ -253,10 +291,13 @@ static weir_status take_memory(struct profile *p, weir_error *err) {
     p->seen = calloc(p->rig.m.experts + 1, 1);
     p->sample = calloc(STEP_SAMPLES, sizeof *p->sample);
     p->roof = calloc(STEP_SAMPLES, sizeof *p->roof);
-    p->team = team_open(o->threads);
-    if (!p->begin || !p->distinct || !p->seen || !p->sample || !p->roof || !p->team)
+    p->err = err;
+    if (!o->device)
+        p->team = team_open(o->threads);
+    if (!p->begin || !p->distinct || !p->seen || !p->sample || !p->roof || (!p->team && !o->device))
         return weir_fail(err, WEIR_NO_MEMORY, "bench step", "no memory or threads");
-    program_set_watch(p->rig.program, watch, p);
+    if (o->device)
+        return WEIR_OK;
     size_t bytes = 8 * (size_t)machine_last_cache_bytes();
     return roof_open(p->team,
                      o->roof_bytes       ? o->roof_bytes
@@ -280,6 +321,7 @@ weir_status step_measure(const struct step_options *o, struct step_report *out, 
         struct idle_mark from = idle_mark();
         out->ops = p.rig.n_ops;
         measure(&p, out);
+        s = p.status;
         struct idle_mark to = idle_mark();
         out->idle = idle_between(&from, &to);
         out->quiet = idle_is_quiet(&out->idle);

@@ -17,14 +17,16 @@ struct step_options {
     enum dense_form dense;
     enum dtype kv_dtype;
     uint32_t threads;
-    const char *tuning;     /* whose table is used: tuning_choose (load/tuning.h) */
-    uint32_t prompt_tokens; /* at least 1 */
-    uint32_t decode_tokens; /* steps to time, at most STEP_SAMPLES; 0: none */
-    uint32_t sequences;     /* that decode together */
-    uint32_t rows;          /* largest step of a prompt */
-    uint32_t prompts;       /* to time, at most STEP_SAMPLES; 0: none */
-    double wait_seconds;    /* before each sample, for the machine to be idle; 0: none */
-    size_t roof_bytes;      /* of the buffers; 0: as large as `weir bench kernels` takes */
+    const char *tuning;        /* whose table is used: tuning_choose (load/tuning.h) */
+    uint32_t prompt_tokens;    /* at least 1 */
+    uint32_t history;          /* invented, before the decode steps; 0: a prompt's */
+    uint32_t decode_tokens;    /* steps to time, at most STEP_SAMPLES; 0: none */
+    uint32_t sequences;        /* that decode together */
+    uint32_t rows;             /* largest step of a prompt */
+    uint32_t prompts;          /* to time, at most STEP_SAMPLES; 0: none */
+    struct gpu_device *device; /* for column_gpu; NULL: this machine computes */
+    double wait_seconds;       /* before each sample, for the machine to be idle; 0: none */
+    size_t roof_bytes;         /* of the buffers; 0: as large as `weir bench kernels` takes */
     void (*done)(void *arg, uint32_t done, uint32_t of); /* behind every sample; NULL: nobody waits
                                                           */
     void *arg;
@@ -68,7 +70,10 @@ struct step_report {
     bool quiet;
 };
 
-/* WEIR_BAD_FILE and what else opening a model gives; WEIR_NO_MEMORY. */
+/* On a device a decode step is a graph, and an operation's time what the graph is shorter by
+ * without it; prompts go operation by operation, and their whole time is that of a prompt that does
+ * not. WEIR_BAD_FILE and what else opening a model gives; WEIR_NO_MEMORY; what a device's driver
+ * says. */
 weir_status step_measure(const struct step_options *o, struct step_report *out, weir_error *err);
 json_t *step_json(const struct step_report *r);
 

@@ -14,7 +14,8 @@ static weir_status open_runner(const struct step_rig_options *o, struct step_rig
                                      .rows = o->rows > o->sequences ? o->rows : o->sequences,
                                      .logits = o->sequences,
                                      .kv_dtype = o->of.kv,
-                                     .tuning = tuning};
+                                     .tuning = tuning,
+                                     .device = o->device};
     if (!s)
         s = runner_open(&g->m, g->w, &r, &g->r, err);
     tuning_free(tuning);

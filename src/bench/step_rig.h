@@ -10,6 +10,7 @@ struct step_rig_options {
     const char *tuning;            /* which table is used: tuning_choose */
     uint32_t sequences, positions; /* of the runner */
     uint32_t rows, prompt_tokens;
+    struct gpu_device *device; /* for column_gpu; NULL: this machine computes */
 };
 struct step_rig {
     struct model m;

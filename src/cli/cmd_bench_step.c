@@ -9,11 +9,12 @@
 #include "cli/io.h"
 #include "cli/measure_args.h"
 #include "cli/progress.h"
+#include "load/modules.h"
 
 struct bench_step_args {
-    char *model, *isa, *tuning;
-    uint32_t threads, prompt_tokens, max_tokens, sequences, rows, rounds;
-    int dense_dtype, kv_dtype;
+    char *model, *isa, *tuning, *device_library, *device_modules;
+    uint32_t threads, prompt_tokens, history, max_tokens, sequences, rows, rounds;
+    int device, dense_dtype, kv_dtype;
     double wait;
     bool json;
 };
@@ -27,6 +28,9 @@ static const struct option_spec bench_step_options[] = {
      .offset = AT(model),
      .required = true,
      .help = "The checkpoint, perhaps one of `weir synth`."},
+    ENGINE_DEVICE(AT(device)),
+    ENGINE_DEVICE_LIBRARY(AT(device_library)),
+    ENGINE_DEVICE_MODULES(AT(device_modules)),
     MEASURE_THREADS(AT(threads)),
     {.name = "prompt-tokens",
      .value = "N",
@@ -36,6 +40,15 @@ static const struct option_spec bench_step_options[] = {
      .max = 1 << 20,
      .fallback = "2048",
      .help = "Length of the prompt; decode steps follow it."},
+    {.name = "history",
+     .value = "N",
+     .type = OPTION_COUNT,
+     .offset = AT(history),
+     .min = 0,
+     .max = 1 << 20,
+     .fallback = "0",
+     .help = "Decode steps follow so many positions of invented history in place of a prompt; 0: a "
+             "prompt."},
     {.name = "max-tokens",
      .value = "N",
      .type = OPTION_COUNT,
@@ -105,6 +118,27 @@ static void sample_done(void *arg, uint32_t done, uint32_t of) {
     progress_to(p, done);
 }
 
+/* What a device does not take is refused here by the name of its option. */
+static weir_status open_device(const struct bench_step_args *a, struct step_options *o,
+                               weir_error *err) {
+    if (a->device == ENGINE_DEVICE_CPU)
+        return WEIR_OK;
+    if (strcmp(a->isa, "fastest") != 0)
+        return weir_fail(err, WEIR_BAD_VALUE, "--isa", "is about this machine's processor");
+    if (o->dense != DENSE_BF16)
+        return weir_fail(err, WEIR_BAD_VALUE, "--dense-dtype",
+                         "a device takes dense weights as bf16");
+    if (a->kv_dtype == 1)
+        return weir_fail(err, WEIR_BAD_VALUE, "--kv-cache-dtype",
+                         "history on a device is bf16 or fp8");
+    o->column = &column_gpu;
+    o->kv_dtype = a->kv_dtype ? o->kv_dtype : DTYPE_BF16;
+    o->tuning = "none";
+    o->threads = 1; /* draws tokens */
+    return modules_open(a->device == ENGINE_DEVICE_CUDA ? GPU_CUDA : GPU_HIP, a->device_library,
+                        a->device_modules, &o->device, err);
+}
+
 static int run_bench_step(void *record, weir_error *err) {
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
     static const enum dense_form dense[] = {DENSE_BF16, DENSE_INT8, DENSE_FP8};
@@ -132,6 +166,7 @@ static int run_bench_step(void *record, weir_error *err) {
                              .kv_dtype = kv[a->kv_dtype],
                              .threads = a->threads ? a->threads : cpu_count(),
                              .prompt_tokens = a->prompt_tokens,
+                             .history = a->history,
                              .decode_tokens = a->max_tokens,
                              .sequences = a->sequences,
                              .rows = a->rows,
@@ -141,9 +176,13 @@ static int run_bench_step(void *record, weir_error *err) {
                              .done = sample_done,
                              .arg = &bar};
     struct step_report r;
-    progress_begin(&bar, "steps", 1);
-    weir_status s = step_measure(&o, &r, err);
-    progress_end(&bar);
+    weir_status s = open_device(a, &o, err);
+    if (!s) {
+        progress_begin(&bar, "steps", 1);
+        s = step_measure(&o, &r, err);
+        progress_end(&bar);
+    }
+    gpu_device_close(o.device);
     if (s)
         return command_exit_status(err);
     if (!r.quiet)

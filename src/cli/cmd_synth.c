@@ -55,11 +55,10 @@ static const struct option_spec synth_options[] = {
      .type = OPTION_COUNT,
      .offset = AT(tp),
      .min = 1,
-     .max = 4294967295.0,
+     .max = 1024,
      .fallback = "1",
-     .offered = "1",
-     .refusal = "this build writes whole checkpoints; only 1 is offered",
-     .help = "Write the slice of one of so many ranks."},
+     .help = "The widths that one of so many tensor-parallel ranks has: heads, feed-forward widths "
+             "and vocabulary divided. For timing: numbers of its own, not a slice of others."},
     {.name = "rank",
      .value = "R",
      .type = OPTION_COUNT,
@@ -68,8 +67,8 @@ static const struct option_spec synth_options[] = {
      .max = 4294967295.0,
      .fallback = "0",
      .offered = "0",
-     .refusal = "this build writes whole checkpoints; only 0 is offered",
-     .help = "Which rank's slice."},
+     .refusal = "this build writes no slices of a whole checkpoint's numbers; only 0 is offered",
+     .help = "Which rank's slice of a whole checkpoint's numbers."},
     {.name = "seed",
      .value = "S",
      .type = OPTION_WIDE,
@@ -155,8 +154,7 @@ static const struct command_section synth_sections[] = {
 
 const struct command command_synth = {
     .name = "synth",
-    .synopsis =
-        "--preset P [--layers N] [--experts E] [--tp N --rank R] --seed S --out DIR [--json]",
+    .synopsis = "--preset P [--layers N] [--experts E] [--tp N] --seed S --out DIR [--json]",
     .summary = "write a checkpoint of any shape with seeded weights",
     .options = {synth_groups, 1, NULL, 0, false},
     .record_bytes = sizeof(struct synth_args),

@@ -27,6 +27,25 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
 
 /* Rows that commands which measure a model share with those which serve one. OFFSET: of the field
  * in the command's record. */
+#define ENGINE_DEVICE(OFFSET)                                                                      \
+    {                                                                                              \
+        .name = "device", .value = "D", .type = OPTION_CHOICE, .offset = (OFFSET),                 \
+        .choices = "cpu|cuda|hip", .fallback = "cpu",                                              \
+        .help = "Where the model runs: cuda and hip are GPUs of NVIDIA and AMD (docs/gpu.md)."     \
+    }
+#define ENGINE_DEVICE_LIBRARY(OFFSET)                                                              \
+    {                                                                                              \
+        .name = "device-library", .value = "FILE", .type = OPTION_TEXT, .min = 1,                  \
+        .offset = (OFFSET),                                                                        \
+        .help = "The library of the GPU's driver, if it is not the usual libcuda.so.1 or "         \
+                "libamdhip64.so."                                                                  \
+    }
+#define ENGINE_DEVICE_MODULES(OFFSET)                                                              \
+    {                                                                                              \
+        .name = "device-modules", .value = "DIR", .type = OPTION_TEXT, .min = 1,                   \
+        .offset = (OFFSET),                                                                        \
+        .help = "Directory of the modules of kernels, if it is not lib/weir beside the program's." \
+    }
 #define ENGINE_ACTIVATION_DTYPE(OFFSET)                                                            \
     {                                                                                              \
         .name = "activation-dtype", .value = "T", .type = OPTION_CHOICE, .offset = (OFFSET),       \

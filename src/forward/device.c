@@ -40,7 +40,28 @@ static weir_status enqueue_all(struct device_program *p, const struct batch *b, 
     p->status = WEIR_OK;
     p->err = err;
     for (uint32_t i = 0; i < p->n_ops && !p->status; i++)
+        for (uint32_t n = p->ops[i].kind == p->timing.kind ? p->timing.times : 1; n > 0; n--)
+            device_enqueue(p, i, b);
+    return p->status;
+}
+
+/* The same for somebody who looks between operations. */
+static weir_status enqueue_watched(struct device_program *p, const struct batch *b,
+                                   weir_error *err) {
+    p->status = WEIR_OK;
+    p->err = err;
+    for (uint32_t i = 0; i < p->n_ops && !p->status; i++) {
+        p->watch(p->watch_arg, i);
         device_enqueue(p, i, b);
+        const struct op_route *a = &p->ops[i].u.route;
+        if (!p->status && p->ops[i].kind == OP_ROUTE)
+            p->status = gpu_copy_out(p->device, a->ids,
+                                     p->device_buffers + ((uintptr_t)a->ids - p->buffers),
+                                     (size_t)b->n_rows * a->top_k * sizeof *a->ids, err);
+        if (!p->status)
+            p->status = gpu_wait(p->device, err);
+    }
+    p->watch(p->watch_arg, p->n_ops);
     return p->status;
 }
 
@@ -151,6 +172,7 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     p->buffers_bytes = s->buffers_bytes;
     p->limits = s->limits;
     p->shape = (struct gpu_shape){facts->multiprocessors, facts->wave};
+    p->timing.kind = OP_COUNT;
     p->wide = calloc(s->n_ops, 1);
     weir_status st = gpu_device_enter(s->device, err);
     if (!st && !p->wide)
@@ -272,6 +294,8 @@ static struct gpu_graph *make_graph(struct device_program *p, const struct batch
 
 static weir_status compute(struct device_program *p, const struct batch *b, weir_error *err) {
     const uint32_t n = b->n_rows;
+    if (p->watch)
+        return enqueue_watched(p, b, err);
     if (!has_graph(p, b))
         return enqueue_all(p, b, err);
     /* A size that comes once is not worth one, and one that failed stays without. */
@@ -301,5 +325,53 @@ weir_status device_program_run(struct device_program *p, const struct batch *b,
     /* Also of what failed: nobody may take its pages while kernels still write to them. */
     weir_error second;
     weir_status ended = gpu_wait(p->device, st ? &second : err);
+    return st ? st : ended;
+}
+
+/* --------------------------------------------------------------------------- benches */
+
+void device_program_watch(struct device_program *p, program_watch *watch, void *arg) {
+    p->watch = watch;
+    p->watch_arg = arg;
+}
+
+static weir_status time_graph(struct device_program *p, struct gpu_graph *g, uint32_t launches,
+                              double *us, weir_error *err) {
+    weir_status st = gpu_graph_launch(p->device, g, err); /* the first brings code along */
+    if (!st)
+        st = gpu_mark(p->device, 0, err);
+    for (uint32_t i = 0; i < launches && !st; i++)
+        st = gpu_graph_launch(p->device, g, err);
+    if (!st)
+        st = gpu_mark(p->device, 1, err);
+    if (!st)
+        st = gpu_marked_us(p->device, us, err);
+    *us /= launches;
+    return st;
+}
+
+weir_status device_program_time(struct device_program *p, const struct batch *b,
+                                struct device_timing t, double *us, weir_error *err) {
+    struct gpu_graph *g = NULL;
+    weir_error second;
+    *us = 0;
+    weir_status st = gpu_device_enter(p->device, err);
+    if (!st)
+        st = send_batch(p, b, err);
+    if (!st)
+        st = gpu_wait(p->device, err);
+    if (!st)
+        st = gpu_graph_begin(p->device, err);
+    if (!st) {
+        p->timing = t;
+        st = enqueue_all(p, b, err);
+        p->timing.kind = OP_COUNT;
+        weir_status ended = gpu_graph_end(p->device, &g, st ? &second : err);
+        st = st ? st : ended;
+    }
+    if (!st)
+        st = time_graph(p, g, t.launches, us, err);
+    weir_status ended = gpu_wait(p->device, st ? &second : err);
+    gpu_graph_free(p->device, g);
     return st ? st : ended;
 }

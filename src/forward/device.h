@@ -35,6 +35,19 @@ void device_program_close(struct device_program *p);
 weir_status device_program_run(struct device_program *p, const struct batch *b,
                                struct tensor logits, weir_error *err);
 
+/* For benches. `watch`: a batch that is run goes operation by operation, each behind the end of the
+ * one before, and what a router chose is brought to where it lies on this machine; NULL: off. */
+void device_program_watch(struct device_program *p, program_watch *watch, void *arg);
+/* Microseconds of a batch from `launches` launches of its graph in a row. To learn by differences
+ * what operations of one kind take, they are in it `times` times, 0 to 2 (OP_COUNT, 1: as it is).
+ * States and histories go on changing. */
+struct device_timing {
+    enum op_kind kind;
+    uint32_t times, launches;
+};
+weir_status device_program_time(struct device_program *p, const struct batch *b,
+                                struct device_timing t, double *us, weir_error *err);
+
 /* What has been done since the opening, for tests and metrics. */
 struct device_counts {
     uint64_t launches, graphs, graph_launches;

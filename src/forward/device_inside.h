@@ -31,7 +31,10 @@ struct device_program {
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     uint8_t seen[DEVICE_GRAPH_ROWS + 1]; /* how often a size has come up: SEEN_* */
     bool opening;                        /* nothing is launched; what is missing is copied */
-    weir_status status;                  /* of the batch at hand; the first failure ends it */
+    struct device_timing timing;         /* which operations are launched how often */
+    program_watch *watch;                /* NULL: nobody looks */
+    void *watch_arg;
+    weir_status status; /* of the batch at hand; the first failure ends it */
     weir_error *err;
     struct device_counts counts;
 };

@@ -371,6 +371,14 @@ const struct column *program_column(const struct step_program *p) {
 void program_set_watch(struct step_program *p, program_watch *watch, void *arg) {
     p->watch = watch;
     p->watch_arg = arg;
+    if (p->device)
+        device_program_watch(p->device, watch, arg);
+}
+
+weir_status program_time(struct step_program *p, const struct batch *b,
+                         const struct device_timing *t, double *us, weir_error *err) {
+    WEIR_ASSERT(p->device);
+    return device_program_time(p->device, b, *t, us, err);
 }
 
 size_t program_kv_page_bytes(const struct model *m, enum dtype dtype) {

@@ -67,9 +67,15 @@ void program_set_tap(struct step_program *p, program_tap *tap, void *arg);
 
 /* Benches time operations: called by member 0 before operation i, behind the barrier of the one
  * before, and with the number of operations behind the last; the team is awake when it is first
- * called. Other members may have begun operation i. NULL: off. */
+ * called. Other members may have begun operation i. On a device operation i begins when it returns.
+ * NULL: off. */
 typedef void program_watch(void *arg, uint32_t i);
 void program_set_watch(struct step_program *p, program_watch *watch, void *arg);
+
+/* Of a program on a device: device_program_time (forward/device.h). */
+struct device_timing;
+weir_status program_time(struct step_program *p, const struct batch *b,
+                         const struct device_timing *t, double *us, weir_error *err);
 
 /* Sizes of the pools' units for a model. */
 size_t program_kv_page_bytes(const struct model *m, enum dtype dtype);

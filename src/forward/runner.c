@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/plural.h"
+#include "base/rng.h"
 #include "ops/gpu/driver.h"
 
 struct runner {
@@ -10,6 +11,7 @@ struct runner {
     struct arena arena;
     struct kv_pool kv;
     struct state_pool state;
+    size_t kv_bytes, state_bytes;
     struct gpu_device *device; /* NULL: the pools are in `arena` */
     uint64_t device_pools[2];
     struct step_program *program;
@@ -63,6 +65,8 @@ static weir_status take_pools(struct runner *r, const struct runner_options *o, 
     r->state = (struct state_pool){.data = o->device ? NULL : arena_take(&r->arena, state_bytes),
                                    .slot_floats = slot_floats,
                                    .layer_floats = program_state_layer_floats(&r->m)};
+    r->kv_bytes = kv_bytes;
+    r->state_bytes = state_bytes;
     for (size_t i = 0; i < n_pages; i++)
         r->pages[i] = (int32_t)i;
     return o->device ? take_device_pools(r, kv_bytes, state_bytes, err) : WEIR_OK;
@@ -137,7 +141,7 @@ static uint32_t place(struct runner *r, struct batch *b, const struct runner_fee
     return f->n;
 }
 
-uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t n) {
+static struct batch place_all(struct runner *r, const struct runner_feed *feeds, uint32_t n) {
     struct batch b = {.ids = r->ids, .seqs = r->seqs, .logits = r->logits};
     for (uint32_t i = 0; i < n; i++)
         if (feeds[i].n == 1)
@@ -145,6 +149,11 @@ uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t
     for (uint32_t i = 0; i < n; i++)
         if (feeds[i].n > 1)
             place(r, &b, &feeds[i]);
+    return b;
+}
+
+uint32_t runner_step(struct runner *r, const struct runner_feed *feeds, uint32_t n) {
+    const struct batch b = place_all(r, feeds, n);
     program_run(r->program, r->team, &b);
     if (!r->failed)
         r->failed = program_failure(r->program, &r->failure) != WEIR_OK;
@@ -172,6 +181,61 @@ weir_status runner_failure(const struct runner *r, weir_error *err) {
 
 void runner_reset(struct runner *r, uint32_t sequence) {
     r->length[sequence] = 0;
+}
+
+/* 16-bit pieces that are small numbers as BF16, as halves of f32 and as bytes of E4M3. */
+enum { INVENTED_BYTES = 1 << 20 };
+
+static void invent_here(uint8_t *to, size_t bytes) {
+    for (size_t i = 0; i + 2 <= bytes; i += 2) {
+        uint64_t dice = rng_at(1, 3, i / 2);
+        to[i] = (uint8_t)(dice % 0x70);
+        to[i + 1] = (uint8_t)(0x3c | (dice >> 32 & 0x82));
+    }
+}
+
+/* One piece from here, and from there on what is there already. */
+static weir_status invent_there(struct gpu_device *d, uint64_t to, size_t bytes,
+                                const uint8_t *piece, weir_error *err) {
+    size_t done = bytes < INVENTED_BYTES ? bytes : INVENTED_BYTES;
+    weir_status st = gpu_copy_in(d, to, piece, done, err);
+    while (done < bytes && !st) {
+        size_t n = bytes - done < done ? bytes - done : done;
+        st = gpu_copy_on(d, to + done, to, n, err);
+        done += n;
+    }
+    return st ? st : gpu_wait(d, err);
+}
+
+weir_status runner_invent(struct runner *r, uint32_t positions, weir_error *err) {
+    WEIR_ASSERT(positions <= r->positions);
+    for (uint32_t i = 0; i < r->sequences; i++)
+        r->length[i] = positions;
+    if (!r->device) {
+        invent_here(r->kv.data, r->kv_bytes);
+        invent_here((uint8_t *)r->state.data, r->state_bytes);
+        return WEIR_OK;
+    }
+    uint8_t *piece = malloc(INVENTED_BYTES);
+    if (!piece)
+        return weir_fail(err, WEIR_NO_MEMORY, "runner", "no memory for a history");
+    invent_here(piece, INVENTED_BYTES);
+    weir_status st = gpu_device_enter(r->device, err);
+    if (!st)
+        st = invent_there(r->device, r->device_pools[0], r->kv_bytes, piece, err);
+    if (!st)
+        st = invent_there(r->device, r->device_pools[1], r->state_bytes, piece, err);
+    free(piece);
+    return st;
+}
+
+weir_status runner_time(struct runner *r, const struct runner_feed *feeds, uint32_t n,
+                        const struct device_timing *t, double *us, weir_error *err) {
+    const struct batch b = place_all(r, feeds, n);
+    weir_status st = program_time(r->program, &b, t, us, err);
+    for (uint32_t i = 0; i < n; i++)
+        r->length[feeds[i].sequence] -= feeds[i].n;
+    return st;
 }
 
 uint32_t runner_length(const struct runner *r, uint32_t sequence) {

@@ -39,6 +39,12 @@ const float *runner_logits(const struct runner *r, uint32_t i);
 /* WEIR_OK, or why the first step that failed since the opening did: program_failure. */
 weir_status runner_failure(const struct runner *r, weir_error *err);
 void runner_reset(struct runner *r, uint32_t sequence);
+/* For benches: every sequence is as long as if so many tokens had been fed, over a history and
+ * states of seeded numbers. What a device's driver says. */
+weir_status runner_invent(struct runner *r, uint32_t positions, weir_error *err);
+/* Microseconds of a step on a device that is not made: program_time. */
+weir_status runner_time(struct runner *r, const struct runner_feed *feeds, uint32_t n,
+                        const struct device_timing *t, double *us, weir_error *err);
 uint32_t runner_length(const struct runner *r, uint32_t sequence);
 
 /* The recurrent state [heads][dim][dim] and the window [3][taps-1][heads*dim] of one KDA layer

@@ -62,9 +62,6 @@ static weir_status check_options(const struct synth_options *o, weir_error *err)
     if (!model_preset(o->preset))
         return weir_fail(err, WEIR_BAD_VALUE, "--preset",
                          "must be kimi-k3, kimi-linear or tiny, not %s", o->preset);
-    if (o->ranks > 1)
-        return weir_fail(err, WEIR_UNSUPPORTED, "--tp",
-                         "slices of a checkpoint are not supported: this build writes whole ones");
     if (o->layers && (o->layers < SMALLEST_LAYERS || o->layers > MODEL_MAX_LAYERS))
         return bad_option(err, "--layers", o->layers, "must be from", SMALLEST_LAYERS,
                           MODEL_MAX_LAYERS);
@@ -77,11 +74,44 @@ static weir_status check_options(const struct synth_options *o, weir_error *err)
     return WEIR_OK;
 }
 
-/* The preset's config with the options applied; NULL without memory. */
-static json_t *make_config(const struct synth_options *o) {
-    json_t *config = json_loads(model_preset(o->preset), 0, NULL);
+/* What ranks divide among themselves (the rest each of them has whole), as far as it divides. */
+static weir_status divide(json_t *object, const char *const *names, size_t n, uint32_t ranks,
+                          weir_error *err) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t whole = number_of(object, names[i]);
+        if (whole % ranks)
+            return weir_fail(err, WEIR_BAD_VALUE, "--tp",
+                             "is %" PRIu32 ", which does not divide %s, %" PRIu32, ranks, names[i],
+                             whole);
+        json_object_set_new(object, names[i], json_integer(whole / ranks));
+    }
+    return WEIR_OK;
+}
+
+static weir_status set_ranks(json_t *config, json_t *text, uint32_t ranks, weir_error *err) {
+    static const char *const heads[] = {"num_heads"}, *const widths[] = {"num_attention_heads",
+                                                                         "num_key_value_heads",
+                                                                         "intermediate_size",
+                                                                         "moe_intermediate_size"};
+    weir_status s = divide(json_object_get(text, "linear_attn_config"), heads, 1, ranks, err);
+    if (!s)
+        s = divide(text, widths, sizeof widths / sizeof *widths, ranks, err);
+    uint32_t vocab = number_of(text, "vocab_size");
+    if (!s && (vocab % ranks || vocab / ranks < SYNTH_SMALLEST_VOCAB))
+        s = weir_fail(err, WEIR_BAD_VALUE, "--tp",
+                      "is %" PRIu32 ": a vocabulary of %" PRIu32
+                      " does not divide into that many of at least %d",
+                      ranks, vocab, SYNTH_SMALLEST_VOCAB);
+    if (!s)
+        set_vocab(config, text, vocab / ranks);
+    return s;
+}
+
+/* The preset's config with the options applied. */
+static weir_status make_config(const struct synth_options *o, json_t **out, weir_error *err) {
+    json_t *config = *out = json_loads(model_preset(o->preset), 0, NULL);
     if (!config)
-        return NULL;
+        return weir_fail(err, WEIR_NO_MEMORY, o->out, "no memory for its config.json");
     json_t *text = text_of(config);
     json_object_del(config, "vision_config"); /* only the text model is written */
     if (o->layers)
@@ -93,7 +123,7 @@ static json_t *make_config(const struct synth_options *o) {
     }
     if (o->vocab)
         set_vocab(config, text, o->vocab);
-    return config;
+    return o->ranks > 1 ? set_ranks(config, text, o->ranks, err) : WEIR_OK;
 }
 
 /* An empty directory, made where there is none. */
@@ -148,11 +178,12 @@ weir_status synth_write(const struct synth_options *o, struct synth_result *out,
     weir_status s = check_options(o, err);
     if (s)
         return s;
-    json_t *config = make_config(o);
-    char *text = config ? json_dumps(config, 0) : NULL;
-    if (!text)
+    json_t *config;
+    s = make_config(o, &config, err);
+    char *text = s ? NULL : json_dumps(config, 0);
+    if (!s && !text)
         s = weir_fail(err, WEIR_NO_MEMORY, o->out, "no memory for its config.json");
-    else
+    if (!s)
         s = model_parse(text, strlen(text), "config.json", &m, err);
     free(text);
     if (s == WEIR_OK)

@@ -16,7 +16,7 @@ struct synth_options {
     uint32_t layers;      /* 0: the preset's */
     uint32_t experts;     /* per MoE layer; 0: the preset's */
     uint32_t vocab;       /* 0: the preset's; at least 512: 256 bytes and 256 special ids */
-    uint32_t ranks;       /* tensor-parallel slice: 0 or 1 writes everything, more is refused */
+    uint32_t ranks;       /* heads, feed-forward widths and vocabulary over so many; 0: 1 */
     uint32_t threads;     /* 0: one per core */
     uint64_t shard_bytes; /* largest shard; 0: 4,900,000,000 */
     /* Called now and then from one thread, and once at the end; may be NULL. */
@@ -31,7 +31,7 @@ struct synth_result {
 };
 
 /* The bytes written depend on everything but `threads`. WEIR_BAD_VALUE names the option,
- * WEIR_UNSUPPORTED a preset or slice this build does not write, WEIR_BAD_FILE what could not be
+ * WEIR_UNSUPPORTED a preset that this build does not write, WEIR_BAD_FILE what could not be
  * written. The config.json comes last, so that a directory left by a failure is no checkpoint. */
 weir_status synth_write(const struct synth_options *o, struct synth_result *out, weir_error *err);
 

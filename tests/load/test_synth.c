@@ -307,6 +307,29 @@ static void kimi_linear_gets_its_own_markers_and_shapes(void **state) {
     scratch_free(&s);
 }
 
+static void a_rank_has_its_share_of_heads_widths_and_words(void **state) {
+    struct model whole, m;
+    weir_error err;
+    assert_int_equal(model_open(source_path("models/tiny-k3"), &whole, &err), WEIR_OK);
+    struct scratch s = synthetic((struct synth_options){
+        .preset = "tiny", .seed = 1, .layers = 3, .vocab = 2048, .ranks = 2});
+    struct weights *w = opened(s.dir, &m);
+    assert_int_equal(m.heads, whole.heads / 2);
+    assert_int_equal(m.kda_heads, whole.kda_heads / 2);
+    assert_int_equal(m.dense_inter, whole.dense_inter / 2);
+    assert_int_equal(m.moe_inter, whole.moe_inter / 2);
+    assert_int_equal(m.vocab, 1024);
+    assert_int_equal(m.hidden, whole.hidden);
+    assert_int_equal(m.kv_lora, whole.kv_lora);
+    assert_int_equal(m.experts, whole.experts);
+    assert_int_equal(weights_experts(w, ROLE_EXPERT_W2, 1)[0].cols, m.moe_inter);
+    struct tokenizer *t;
+    assert_int_equal(tokenizer_open(s.dir, m.vocab, &t, &err), WEIR_OK);
+    tokenizer_close(t);
+    weights_close(w);
+    scratch_free(&s);
+}
+
 static void options_that_cannot_be_met_are_refused_by_name(void **state) {
     static const struct {
         struct synth_options o;
@@ -315,7 +338,9 @@ static void options_that_cannot_be_met_are_refused_by_name(void **state) {
     } cases[] = {
         {{.preset = "kimi-k2"}, WEIR_UNSUPPORTED, "--preset", "kimi-k2"},
         {{.preset = "llama"}, WEIR_BAD_VALUE, "--preset", "llama"},
-        {{.preset = "tiny", .ranks = 2}, WEIR_UNSUPPORTED, "--tp", "not supported"},
+        {{.preset = "tiny", .ranks = 3}, WEIR_BAD_VALUE, "--tp", "does not divide num_heads, 8"},
+        {{.preset = "tiny", .vocab = 1020, .ranks = 8}, WEIR_BAD_VALUE, "--tp", "vocabulary"},
+        {{.preset = "tiny", .ranks = 8}, WEIR_BAD_VALUE, "--tp", "at least 512"},
         {{.preset = "tiny", .layers = 1}, WEIR_BAD_VALUE, "--layers", "2 to 256, not 1"},
         {{.preset = "tiny", .layers = 257}, WEIR_BAD_VALUE, "--layers", "not 257"},
         {{.preset = "tiny", .experts = 20000}, WEIR_BAD_VALUE, "--experts", "not 20000"},
@@ -367,6 +392,7 @@ int main(void) {
         cmocka_unit_test(matrices_are_centred_with_deviation_one_over_root_of_columns),
         cmocka_unit_test(F010_text_works_from_the_rank_file_alone),
         cmocka_unit_test(kimi_linear_gets_its_own_markers_and_shapes),
+        cmocka_unit_test(a_rank_has_its_share_of_heads_widths_and_words),
         cmocka_unit_test(options_that_cannot_be_met_are_refused_by_name),
         cmocka_unit_test(progress_ends_at_the_total),
     };

@@ -246,6 +246,14 @@ struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t r
                                sizeof(struct gpu_norm_shared)};
 }
 
+/* 1024 pieces a block: many short blocks, as the device hands out memory's work best. */
+struct gpu_launch gpu_launch_copy(const struct gpu_copy *a) {
+    const uint64_t blocks = (a->pieces + 1023) / 1024;
+    if (blocks > INT32_MAX)
+        return none;
+    return (struct gpu_launch){GPU_weir_copy, (uint32_t)blocks, 1, 256, 0};
+}
+
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows) {
     if (a->cols % 8)
         return none;

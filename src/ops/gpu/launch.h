@@ -36,6 +36,7 @@
     X(weir_mla_write, gpu_mla_write, mla_write)                                                    \
     X(weir_embed, gpu_embed, elements)                                                             \
     X(weir_glu, gpu_glu, elements)                                                                 \
+    X(weir_copy, gpu_copy, elements)                                                               \
     X(weir_kda_chunk_128, gpu_kda_prefill, kda_chunk)                                              \
     X(weir_kda_chunk_64, gpu_kda_prefill, kda_chunk)                                               \
     X(weir_kda_chunk_32, gpu_kda_prefill, kda_chunk)                                               \
@@ -95,6 +96,7 @@ struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct
 struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
 
+struct gpu_launch gpu_launch_copy(const struct gpu_copy *a);
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);
 struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows);
 struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows);

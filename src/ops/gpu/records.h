@@ -24,6 +24,13 @@ enum {
 };
 
 /* out[r] = w[ids[r]], rows of cols BF16, a multiple of 8; ids[r] < 0: zeros. A block a row. */
+/* `pieces` of 16 bytes: what a device reads and writes at best, beside which kernels are judged. */
+struct gpu_copy {
+    const void *from;
+    void *to;
+    uint64_t pieces;
+};
+
 struct gpu_embed {
     const uint16_t *w;
     uint16_t *out;

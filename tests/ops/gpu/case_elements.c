@@ -66,6 +66,32 @@ static const uint32_t glu_small[][CASE_PARAMETERS] = {
 static const uint32_t glu_large[][CASE_PARAMETERS] = {{1, 768, 1, 25, 1}, {4096, 768, 1, 25, 1}};
 const struct gpu_case_kind case_glu = {"glu", make_glu, SHAPES(glu_small), SHAPES(glu_large)};
 
+/* pieces */
+struct copied {
+    const unsigned char *from, *to;
+    size_t bytes;
+};
+static double worst_copied(const struct gpu_case *c) {
+    const struct copied *x = c->own;
+    return memcmp(x->from, x->to, x->bytes) == 0 ? 0 : 1e9;
+}
+static void make_copy(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    struct copied *x = case_host(c, sizeof *x);
+    const size_t bytes = (size_t)p[0] * 16;
+    const void *from = case_bf16_vector(c, bytes / 2, 1);
+    void *to = case_take(c, bytes);
+    *x = (struct copied){from, to, bytes};
+    c->record.copy = (struct gpu_copy){from, to, p[0]};
+    c->launch = gpu_launch_copy(&c->record.copy);
+    c->traffic = 2.0 * (double)bytes;
+    c->worst = worst_copied;
+    c->own = x;
+    snprintf(c->label, sizeof c->label, "copy %u pieces of 16 bytes", p[0]);
+}
+static const uint32_t copy_small[][CASE_PARAMETERS] = {{1}, {255}, {1025}, {4096}};
+static const uint32_t copy_large[][CASE_PARAMETERS] = {{1 << 24}};
+const struct gpu_case_kind case_copy = {"copy", make_copy, SHAPES(copy_small), SHAPES(copy_large)};
+
 struct written {
     const uint8_t *pool;
     unsigned char *want;

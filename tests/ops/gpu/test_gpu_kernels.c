@@ -120,6 +120,7 @@ static void embeddings_are_those_of_the_table(void **state) {
 }
 static void gated_activations_are_those_of_the_reference(void **state) {
     all_shapes(&case_glu);
+    all_shapes(&case_copy);
 }
 
 static void shapes_that_no_kernel_takes_are_refused(void **state) {

@@ -1,6 +1,4 @@
-/* elements.c: operations that take rows element by element: looking up embeddings, gated
- * activation.
- */
+/* elements.c: what goes element by element: looking up embeddings, gated activation, copying. */
 #include "ops/gpu/kernels/rows.h"
 #include "ops/gpu/records.h"
 
@@ -31,4 +29,20 @@ GPU_KERNEL(weir_glu, gpu_glu, ELEMENT_THREADS, 1) {
     for (uint32_t e = 0; e < 8; e++)
         gate[e] = glu_of(a.situ, a.beta, a.linear_beta, gate[e], up[e]);
     store_bf16x8(a.y + row * a.y_stride, at, a.cols, narrow_bf16x8(gate));
+}
+
+/* Four loads in flight a thread, as far apart as neighbours' loads lie side by side. */
+GPU_KERNEL(weir_copy, gpu_copy, ELEMENT_THREADS, 1) {
+    enum { EACH = 4 };
+    const uint64_t first = (uint64_t)gpu_block_x() * EACH * ELEMENT_THREADS + gpu_thread();
+    struct gpu_u4 v[EACH];
+    GPU_UNROLL
+    for (uint32_t i = 0; i < EACH; i++)
+        if (first + i * ELEMENT_THREADS < a.pieces)
+            v[i] = gpu_load16_stream((const unsigned char *)a.from +
+                                     (first + i * ELEMENT_THREADS) * 16);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < EACH; i++)
+        if (first + i * ELEMENT_THREADS < a.pieces)
+            gpu_store16_stream((unsigned char *)a.to + (first + i * ELEMENT_THREADS) * 16, v[i]);
 }
