@@ -252,11 +252,17 @@ static void measure(struct profile *p, struct step_report *out) {
     const struct step_options *o = p->o;
     for (uint32_t s = 0; s < o->sequences && (!o->history || s == 0); s++)
         prompt(p, s, NULL, NULL); /* brings in what is mapped, too */
-    if (o->history)
+    if (o->history && !p->status)
         p->status = runner_invent(p->rig.r, o->history, p->err);
     decode(p, NULL, NULL);
-    for (uint32_t i = 0; i < o->decode_tokens; i++)
+    for (uint32_t i = 0; i < o->decode_tokens; i++) {
+        /* Timings of graphs leave states that no model has. */
+        if (o->device && o->history && !p->status)
+            p->status = runner_invent(p->rig.r, o->history, p->err);
+        for (uint32_t k = 0; k < o->sequences && o->device && !o->history; k++)
+            prompt(p, k, NULL, NULL);
         sample(p, i, true);
+    }
     if (o->decode_tokens) {
         out->roof = middle(p->roof, o->decode_tokens);
         sum_phase(p, &out->roof, o->decode_tokens, o->sequences, &out->decode);

@@ -103,26 +103,21 @@ static weir_status step_seconds(struct runner *r, const struct runner_feed *feed
     return st;
 }
 
-/* What a step is shorter by without operations of this kind. Not without a router: what lies where
- * its choices would be is no choice, so there it is by how much two of it take longer. */
-static weir_status kind_seconds(struct runner *r, const struct runner_feed *feeds, uint32_t n,
-                                enum op_kind kind, double whole, double *seconds, weir_error *err) {
-    const bool twice = kind == OP_ROUTE;
-    double other = 0;
-    weir_status st =
-        step_seconds(r, feeds, n, (struct device_timing){kind, twice ? 2 : 0, 1}, &other, err);
-    double difference = twice ? other - whole : whole - other;
-    *seconds = difference > 0 ? difference : 0;
-    return st;
-}
-
 weir_status device_time_step(struct runner *r, const struct runner_feed *feeds, uint32_t n,
                              uint32_t kinds, struct device_step *out, weir_error *err) {
     *out = (struct device_step){0};
+    double whole = 0, without = 0; /* all with the same experts */
     weir_status st =
-        step_seconds(r, feeds, n, (struct device_timing){OP_COUNT, 1, 1}, &out->seconds, err);
-    for (enum op_kind k = 0; k < OP_COUNT && !st; k++)
-        if (kinds >> k & 1)
-            st = kind_seconds(r, feeds, n, k, out->seconds, &out->kind[k], err);
+        step_seconds(r, feeds, n, (struct device_timing){.without = OP_COUNT}, &out->seconds, err);
+    if (!st)
+        st = step_seconds(r, feeds, n, (struct device_timing){.without = OP_COUNT, .kept = true},
+                          &whole, err);
+    for (enum op_kind k = 0; k < OP_COUNT && !st; k++) {
+        if (!(kinds >> k & 1))
+            continue;
+        st = step_seconds(r, feeds, n, (struct device_timing){.without = k, .kept = true}, &without,
+                          err);
+        out->kind[k] = whole > without ? whole - without : 0;
+    }
     return st;
 }

@@ -36,28 +36,69 @@ void device_launch(struct device_program *p, const struct op *op, struct gpu_lau
     p->counts.launches++;
 }
 
+/* The choices of router i: where they lie as a result, and where they are kept. Both have room to
+ * the next 16 bytes, as all pieces of memory do. */
+struct choices {
+    uint64_t at, kept;
+    size_t bytes;
+};
+
+static struct choices choices_of(const struct device_program *p, uint32_t i,
+                                 const struct batch *b) {
+    const struct op_route *a = &p->ops[i].u.route;
+    return (struct choices){p->device_buffers + ((uintptr_t)a->ids - p->buffers),
+                            p->kept + i * p->kept_each,
+                            (size_t)b->n_rows * a->top_k * sizeof *a->ids};
+}
+
+static void take_kept(struct device_program *p, uint32_t i, const struct batch *b) {
+    if (p->status || !p->timing.kept || p->ops[i].kind != OP_ROUTE)
+        return;
+    const struct choices c = choices_of(p, i, b);
+    const struct gpu_copy record = {(const void *)(uintptr_t)c.kept, (void *)(uintptr_t)c.at,
+                                    (c.bytes + 15) / 16};
+    device_launch(p, &p->ops[i], gpu_launch_copy(&record), &record, false);
+}
+
 static weir_status enqueue_all(struct device_program *p, const struct batch *b, weir_error *err) {
     p->status = WEIR_OK;
     p->err = err;
-    for (uint32_t i = 0; i < p->n_ops && !p->status; i++)
-        for (uint32_t n = p->ops[i].kind == p->timing.kind ? p->timing.times : 1; n > 0; n--)
+    for (uint32_t i = 0; i < p->n_ops && !p->status; i++) {
+        if (p->ops[i].kind != p->timing.without)
             device_enqueue(p, i, b);
+        take_kept(p, i, b);
+    }
     return p->status;
+}
+
+/* Room to keep every router's choices, once it is wanted. */
+static weir_status take_room_for_choices(struct device_program *p, weir_error *err) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < p->n_ops && !p->kept; i++)
+        if (p->ops[i].kind == OP_ROUTE && p->ops[i].u.route.top_k > most)
+            most = p->ops[i].u.route.top_k;
+    if (!most)
+        return WEIR_OK;
+    p->kept_each = (p->limits.rows * most * sizeof(int32_t) + 15) / 16 * 16;
+    return device_take(&p->memory, p->n_ops * p->kept_each, &p->kept, err);
+}
+
+static weir_status show_choices(struct device_program *p, uint32_t i, const struct batch *b) {
+    const struct choices c = choices_of(p, i, b);
+    weir_status st = gpu_copy_out(p->device, p->ops[i].u.route.ids, c.at, c.bytes, p->err);
+    return st ? st : gpu_copy_on(p->device, c.kept, c.at, c.bytes, p->err);
 }
 
 /* The same for somebody who looks between operations. */
 static weir_status enqueue_watched(struct device_program *p, const struct batch *b,
                                    weir_error *err) {
-    p->status = WEIR_OK;
     p->err = err;
+    p->status = take_room_for_choices(p, err);
     for (uint32_t i = 0; i < p->n_ops && !p->status; i++) {
         p->watch(p->watch_arg, i);
         device_enqueue(p, i, b);
-        const struct op_route *a = &p->ops[i].u.route;
         if (!p->status && p->ops[i].kind == OP_ROUTE)
-            p->status = gpu_copy_out(p->device, a->ids,
-                                     p->device_buffers + ((uintptr_t)a->ids - p->buffers),
-                                     (size_t)b->n_rows * a->top_k * sizeof *a->ids, err);
+            p->status = show_choices(p, i, b);
         if (!p->status)
             p->status = gpu_wait(p->device, err);
     }
@@ -172,7 +213,7 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     p->buffers_bytes = s->buffers_bytes;
     p->limits = s->limits;
     p->shape = (struct gpu_shape){facts->multiprocessors, facts->wave};
-    p->timing.kind = OP_COUNT;
+    p->timing.without = OP_COUNT;
     p->wide = calloc(s->n_ops, 1);
     weir_status st = gpu_device_enter(s->device, err);
     if (!st && !p->wide)
@@ -365,7 +406,7 @@ weir_status device_program_time(struct device_program *p, const struct batch *b,
     if (!st) {
         p->timing = t;
         st = enqueue_all(p, b, err);
-        p->timing.kind = OP_COUNT;
+        p->timing = (struct device_timing){.without = OP_COUNT};
         weir_status ended = gpu_graph_end(p->device, &g, st ? &second : err);
         st = st ? st : ended;
     }

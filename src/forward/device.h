@@ -36,14 +36,17 @@ weir_status device_program_run(struct device_program *p, const struct batch *b,
                                struct tensor logits, weir_error *err);
 
 /* For benches. `watch`: a batch that is run goes operation by operation, each behind the end of the
- * one before, and what a router chose is brought to where it lies on this machine; NULL: off. */
+ * one before, and what a router chose is brought to where it lies on this machine and kept for
+ * timings; NULL: off. */
 void device_program_watch(struct device_program *p, program_watch *watch, void *arg);
-/* Microseconds of a batch from `launches` launches of its graph in a row. To learn by differences
- * what operations of one kind take, they are in it `times` times, 0 to 2 (OP_COUNT, 1: as it is).
- * States and histories go on changing. */
+/* Microseconds of a batch from `launches` launches of its graph in a row; operations of the kind
+ * `without` are not in it (OP_COUNT: all are). What comes out is worth nothing then, but which
+ * experts a step reads must not depend on that: with `kept`, the choices of the last watched batch
+ * take the place of every router's. States and histories go on changing. */
 struct device_timing {
-    enum op_kind kind;
-    uint32_t times, launches;
+    enum op_kind without;
+    bool kept;
+    uint32_t launches;
 };
 weir_status device_program_time(struct device_program *p, const struct batch *b,
                                 struct device_timing t, double *us, weir_error *err);

@@ -31,7 +31,9 @@ struct device_program {
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     uint8_t seen[DEVICE_GRAPH_ROWS + 1]; /* how often a size has come up: SEEN_* */
     bool opening;                        /* nothing is launched; what is missing is copied */
-    struct device_timing timing;         /* which operations are launched how often */
+    struct device_timing timing;         /* what is left out of the batch at hand */
+    uint64_t kept;                       /* choices of every router; 0: nobody has watched yet */
+    size_t kept_each;                    /* bytes for one router */
     program_watch *watch;                /* NULL: nobody looks */
     void *watch_arg;
     weir_status status; /* of the batch at hand; the first failure ends it */
