@@ -53,7 +53,7 @@ static struct answer ask(weir_engine *e, uint32_t which) {
 
 static weir_options options_of(int vendor) {
     weir_options o = weir_options_default();
-    o.device = emulated_vendors[vendor].vendor == GPU_CUDA ? WEIR_DEVICE_CUDA : WEIR_DEVICE_HIP;
+    o.device = emulated_vendor(vendor) == GPU_CUDA ? WEIR_DEVICE_CUDA : WEIR_DEVICE_HIP;
     o.device_library = emulated_file(vendor);
     o.device_modules = emulated_modules;
     o.max_model_len = 128;
