@@ -213,7 +213,13 @@ static const struct command_section bench_step_sections[] = {
      "last cache may still hold them, so that small operations of a prompt can come out above "
      "100 %.\n\n"
      "The clock is read once an operation, some 50 ns. The weights of a synthetic model "
-     "choose experts nearly evenly; bytes count the experts that were chosen."},
+     "choose experts nearly evenly; bytes count the experts that were chosen.\n\n"
+     "On a device (--device) a decode step is a graph, launched many times in a row, and an "
+     "operation's time is what the graph is shorter by without operations of its kind, with the "
+     "same experts chosen; so \"between\" is what they hide of each other, and can be negative. "
+     "The "
+     "roof is the rate of a copying kernel, bytes read and written; arithmetic has none. Prompts "
+     "are timed as a whole, their operations one behind the end of the other."},
     {"JSON",
      "{\"machine\": as of `weir bench kernels`, \"model\", \"column\", \"arithmetic\", "
      "\"operations\", \"roof\": {\"read_gbps\", \"modify_gbps\", \"copy_gbps\", \"cache_gbps\", "
@@ -226,12 +232,14 @@ static const struct command_section bench_step_sections[] = {
      "outside the table. What is changed in place counts twice in \"bytes\"."},
     {"EXAMPLES", "  weir synth --preset kimi-k3 --layers 4 --experts 64 --seed 1 --out k3\n"
                  "  weir bench step --model k3\n"
-                 "  weir bench step --model k3 --rounds 0 --max-num-seqs 8 --json"},
+                 "  weir bench step --model k3 --rounds 0 --max-num-seqs 8 --json\n"
+                 "  weir bench step --model k3 --device cuda --history 32768 --rounds 0"},
 };
 
 const struct command command_bench_step = {
     .name = "bench step",
-    .synopsis = "--model DIR [--threads N] [--prompt-tokens N] [--max-tokens N] [--json]",
+    .synopsis =
+        "--model DIR [--device D] [--threads N] [--prompt-tokens N] [--max-tokens N] [--json]",
     .summary = "profile the steps of a model against the limits of the machine",
     .options = {bench_step_groups, 1, NULL, 0, false},
     .record_bytes = sizeof(struct bench_step_args),
