@@ -238,8 +238,8 @@ static weir_status open_weights(const char *dir, const weir_options *o, struct l
 
 /* Bytes for pools beside the weights; what steps need comes out of what a plan leaves. */
 static uint64_t device_room(const struct loaded *l) {
-    uint64_t all = gpu_device_facts(l->device)->memory_bytes, weights = weights_bytes(l->weights);
-    return all > weights ? all - weights : 0;
+    uint64_t left = gpu_device_facts(l->device)->memory_left, weights = weights_bytes(l->weights);
+    return left > weights ? left - weights : 0;
 }
 
 /* Weights, pools and program on a device. */

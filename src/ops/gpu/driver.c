@@ -23,6 +23,7 @@ static const struct {
     FUNCTION(name, "cuDeviceGetName", "hipDeviceGetName"),
     FUNCTION(attribute, "cuDeviceGetAttribute", "hipDeviceGetAttribute"),
     FUNCTION(total, "cuDeviceTotalMem_v2", "hipDeviceTotalMem"),
+    FUNCTION(left, "cuMemGetInfo_v2", "hipMemGetInfo"),
     FUNCTION(take, "cuMemAlloc_v2", "hipMalloc"),
     FUNCTION(free, "cuMemFree_v2", "hipFree"),
     FUNCTION(copy_in, "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync"),
@@ -189,6 +190,8 @@ static weir_status begin(struct gpu_device *d, weir_error *err) {
     code = d->api.stream_make(&d->stream, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_MARKS; i++)
         code = code ? code : d->api.event_make(&d->mark[i], 0);
+    size_t all;
+    code = code ? code : d->api.left(&d->facts.memory_left, &all);
     return gpu_check(d, code, "cannot begin", err);
 }
 

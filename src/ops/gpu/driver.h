@@ -25,7 +25,7 @@ struct gpu_facts {
     uint32_t wave;
     uint32_t major, minor; /* CUDA: compute capability; HIP: 0 */
     uint32_t clock_mhz;
-    size_t memory_bytes;
+    size_t memory_bytes, memory_left; /* left: when it was opened */
 };
 
 struct gpu_device;

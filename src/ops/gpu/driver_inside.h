@@ -16,6 +16,7 @@ struct api {
     int (*name)(char *, int, int);
     int (*attribute)(int *, int, int);
     int (*total)(size_t *, int);
+    int (*left)(size_t *, size_t *);
     int (*take)(uint64_t *, size_t);
     int (*free)(uint64_t);
     int (*copy_in)(uint64_t, const void *, size_t, void *);

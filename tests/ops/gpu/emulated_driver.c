@@ -132,6 +132,11 @@ int NAME(cuDeviceTotalMem_v2, hipDeviceTotalMem)(size_t *bytes, int device) {
     *bytes = (size_t)2 << 30;
     return 0;
 }
+int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *left, size_t *all) {
+    *left = (size_t)2 << 30;
+    *all = (size_t)2 << 30;
+    return 0;
+}
 int NAME(cuMemAlloc_v2, hipMalloc)(uint64_t *address, size_t bytes) {
     void *p = bytes <= (size_t)2 << 30 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
     if (!p)

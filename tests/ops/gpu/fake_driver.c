@@ -59,6 +59,11 @@ int NAME(cuDeviceTotalMem_v2, hipDeviceTotalMem)(size_t *bytes, int device) {
     *bytes = (size_t)1 << 30;
     return 0;
 }
+int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *left, size_t *all) {
+    *left = (size_t)3 << 28;
+    *all = (size_t)1 << 30;
+    return 0;
+}
 int NAME(cuMemAlloc_v2, hipMalloc)(uint64_t *address, size_t bytes) {
     void *p = bytes < (size_t)1 << 30 ? malloc(bytes) : NULL;
     if (!p)

@@ -120,6 +120,7 @@ static void both_drivers_serve_and_get_everything_back(void **state) {
         assert_int_equal(facts->major, hip ? 0 : 9);
         assert_int_equal(facts->clock_mhz, 1980);
         assert_int_equal(facts->memory_bytes, 1 << 30);
+        assert_int_equal(facts->memory_left, 3 << 28);
         kernels_are_launched(!hip, dlsym(library, "fake_last"));
         assert_int_equal(*shared_bytes, hip ? 0 : 100000);
         memory_graphs_and_time_work();
