@@ -128,6 +128,33 @@ static weir_status take_attention(struct device_program *p, weir_error *err) {
     return st ? st : device_take(&p->memory, most * p->heads * sizeof(float), &p->lse, err);
 }
 
+/* What lies between the kernels of expanded attention. A step's own rows always have room. */
+static weir_status take_expanded(struct device_program *p, weir_error *err) {
+    enum { PAGE = PAGE_TOKENS, MOST = 16384 };
+    struct device_expanded *e = &p->expanded;
+    const struct op_mla *a = NULL;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_MLA_PREFILL)
+            a = &p->ops[i].u.mla;
+    if (!a)
+        return WEIR_OK;
+    const struct gpu_mla_prefill probe = device_expanded_record(p, a);
+    if (gpu_launch_mla_attend(&probe, p->shape).kernel == GPU_NO_KERNEL)
+        return WEIR_OK;
+    p->batch.expands = true;
+    e->positions = p->limits.rows < MOST ? (p->limits.rows + PAGE - 1) / PAGE * PAGE : MOST;
+    const size_t kv = (size_t)e->positions * a->heads * (a->nope_dim + a->v_dim);
+    const size_t latents = (size_t)e->positions * (a->kv_lora + a->rope_dim);
+    weir_status st = device_take(&p->memory, latents * sizeof(uint16_t), &e->latents, err);
+    if (!st)
+        st = device_take(&p->memory, kv * sizeof(uint16_t), &e->kv, err);
+    if (st || p->limits.position <= e->positions)
+        return st;
+    const size_t states = (size_t)p->limits.rows * a->heads;
+    st = device_take(&p->memory, states * a->v_dim * sizeof(float), &e->sum, err);
+    return st ? st : device_take(&p->memory, states * 2 * sizeof(float), &e->state, err);
+}
+
 /* What lies between the kernels of KDA, for prompts of all rows or of as many sequences as there
  * can be. */
 static weir_status take_kda(struct device_program *p, weir_error *err) {
@@ -179,6 +206,11 @@ static weir_status take_batch(struct device_program *p, weir_error *err) {
 static weir_status rehearse(struct device_program *p, weir_error *err) {
     const uint32_t sizes[] = {1, 2, 3, 5, 17, 33, 65, 257, p->limits.rows};
     weir_status st = WEIR_OK;
+    struct batch_seq *tokens = calloc(p->limits.rows, sizeof *tokens);
+    if (!tokens)
+        return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory for batches");
+    for (uint32_t i = 0; i < p->limits.rows; i++)
+        tokens[i] = (struct batch_seq){.row0 = i, .rows = 1};
     p->opening = true;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !st; i++) {
         const uint32_t rows = sizes[i] < p->limits.rows ? sizes[i] : p->limits.rows;
@@ -186,7 +218,7 @@ static weir_status rehearse(struct device_program *p, weir_error *err) {
         const struct batch_seq seq = {.rows = rows};
         const struct batch prefill = {
             .n_rows = rows, .n_seqs = 1, .n_logits = logits, .seqs = &seq};
-        struct batch decode = prefill; /* of sequences that nobody looks at */
+        struct batch decode = {.n_rows = rows, .seqs = tokens};
         if (p->limits.sequences && p->limits.sequences < rows)
             decode.n_rows = p->limits.sequences;
         decode.n_logits = logits < decode.n_rows ? logits : decode.n_rows;
@@ -195,6 +227,7 @@ static weir_status rehearse(struct device_program *p, weir_error *err) {
         if (!st)
             st = enqueue_all(p, &prefill, err);
     }
+    free(tokens);
     p->opening = false;
     return st ? st : gpu_wait(p->device, err);
 }
@@ -205,14 +238,13 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     struct device_program *p = calloc(1, sizeof *p);
     if (!p)
         return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory");
-    const struct gpu_facts *facts = gpu_device_facts(s->device);
     p->device = p->memory.device = s->device;
     p->ops = s->ops;
     p->n_ops = s->n_ops;
     p->buffers = (uintptr_t)s->buffers;
     p->buffers_bytes = s->buffers_bytes;
     p->limits = s->limits;
-    p->shape = (struct gpu_shape){facts->multiprocessors, facts->wave};
+    p->shape = gpu_device_shape(s->device);
     p->timing.without = OP_COUNT;
     p->wide = calloc(s->n_ops, 1);
     weir_status st = gpu_device_enter(s->device, err);
@@ -224,6 +256,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     }
     if (!st)
         st = take_attention(p, err);
+    if (!st)
+        st = take_expanded(p, err);
     if (!st)
         st = take_kda(p, err);
     if (!st)

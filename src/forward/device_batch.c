@@ -27,9 +27,37 @@ size_t device_batch_bytes(uint32_t rows, uint32_t logits) {
     return d.used;
 }
 
-uint32_t device_attention_rows(const struct batch *b, uint32_t from) {
-    uint32_t end = from < b->n_decode ? b->n_decode : b->n_rows;
-    return end - from < DEVICE_ATTENTION_ROWS ? end - from : DEVICE_ATTENTION_ROWS;
+bool device_expands(const struct device_batch *d, const struct batch *b, uint32_t s) {
+    const struct batch_seq *q = &b->seqs[s];
+    return d->expands && s >= b->n_decode && gpu_mla_expand(q->rows, q->pos0 + q->rows);
+}
+
+struct device_absorbed device_absorbed_begin(const struct batch *b, bool decode) {
+    struct device_absorbed a = {.end = b->n_decode, .row = 0};
+    if (!decode)
+        a = (struct device_absorbed){.seq = b->n_decode, .end = b->n_seqs, .row = b->n_decode};
+    return a;
+}
+
+bool device_absorbed_next(const struct device_batch *d, const struct batch *b,
+                          struct device_absorbed *a) {
+    uint32_t row = a->row + a->rows, seq = a->seq;
+    while (seq < a->end &&
+           (row >= b->seqs[seq].row0 + b->seqs[seq].rows || device_expands(d, b, seq))) {
+        seq++;
+        if (seq < a->end && row < b->seqs[seq].row0)
+            row = b->seqs[seq].row0;
+    }
+    if (seq == a->end)
+        return false;
+    a->seq = seq;
+    a->row = row;
+    a->rows = 0;
+    for (; seq < a->end && a->rows < DEVICE_ATTENTION_ROWS && !device_expands(d, b, seq); seq++)
+        a->rows = b->seqs[seq].row0 + b->seqs[seq].rows - row;
+    if (a->rows > DEVICE_ATTENTION_ROWS)
+        a->rows = DEVICE_ATTENTION_ROWS;
+    return true;
 }
 
 static void fill_kda(struct device_batch *d, const struct batch *b) {
@@ -72,11 +100,13 @@ static void fill_mla(struct device_batch *d, const struct batch *b, uint32_t hea
         }
         d->n_pages += pages;
     }
-    for (uint32_t from = 0, n; from < b->n_rows; from += n) {
-        n = device_attention_rows(b, from);
-        uint32_t shares = gpu_mla_shares(n, heads, shape);
-        for (uint32_t i = from; i < from + n; i++)
-            seqs[i].share = gpu_mla_share(shares, seqs[i].positions);
+    for (int decode = 0; decode < 2; decode++) {
+        struct device_absorbed a = device_absorbed_begin(b, decode);
+        while (device_absorbed_next(d, b, &a)) {
+            uint32_t shares = gpu_mla_shares(a.rows, heads, shape);
+            for (uint32_t i = a.row; i < a.row + a.rows; i++)
+                seqs[i].share = gpu_mla_share(shares, seqs[i].positions);
+        }
     }
 }
 

@@ -18,14 +18,25 @@ struct device_batch {
     /* of the batch at hand, offsets into both */
     size_t ids, gather, kda, spans, checkpoints, mla, places, used;
     size_t n_pages;
+    bool expands; /* there are kernels for expanded history */
 };
 
 /* Bytes of all arrays but the pages, for a batch of so many rows and logits. A row may have a
  * checkpoint, or be a sequence. */
 size_t device_batch_bytes(uint32_t rows, uint32_t logits);
-/* The rows of the launch of latent attention that begins with row `from`: launches do not mix
- * sequences that decode with those that do not. */
-uint32_t device_attention_rows(const struct batch *b, uint32_t from);
+/* Rows of one launch of absorbed latent attention. */
+struct device_absorbed {
+    uint32_t seq, end; /* the sequence of the first row; launches stop before sequence `end` */
+    uint32_t row, rows;
+};
+/* Those of the sequences that decode, or of the others; the first launch is that of
+ * device_absorbed_next. */
+struct device_absorbed device_absorbed_begin(const struct batch *b, bool decode);
+/* The next launch, past the sequences that are expanded. False: there is none. */
+bool device_absorbed_next(const struct device_batch *d, const struct batch *b,
+                          struct device_absorbed *a);
+/* Whether the history of sequence s is expanded. */
+bool device_expands(const struct device_batch *d, const struct batch *b, uint32_t s);
 /* Fills `host` and, as far as there is room, `pages`; n_pages says how many there must be. `heads`
  * of latent attention, 0: none. */
 void device_batch_fill(struct device_batch *d, const struct batch *b, uint32_t heads,

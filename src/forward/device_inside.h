@@ -10,6 +10,13 @@ enum { DEVICE_GRAPH_ROWS = 64 }; /* batches of single tokens up to here become g
 
 enum { SEEN_NEVER, SEEN_ONCE, SEEN_TWICE };
 
+/* History as rows, and keys and values of it; sums of rows whose history is longer than there is
+ * room for positions, NULL if that cannot be. */
+struct device_expanded {
+    uint32_t positions; /* a multiple of 64; 0: no kernel takes the heads of this model */
+    uint64_t latents, kv, sum, state;
+};
+
 struct device_program {
     struct gpu_device *device;
     const struct op *ops;
@@ -25,8 +32,9 @@ struct device_program {
     uint32_t kernel_shared[GPU_KERNEL_COUNT]; /* what it was found for */
     uint32_t heads;                           /* of latent attention, 0: none */
     uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
-    uint64_t kda_work;                        /* between those of KDA */
-    uint64_t offsets, order;                  /* of a layer's choices by expert */
+    struct device_expanded expanded;
+    uint64_t kda_work;       /* between those of KDA */
+    uint64_t offsets, order; /* of a layer's choices by expert */
     struct device_batch batch;
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     uint8_t seen[DEVICE_GRAPH_ROWS + 1]; /* how often a size has come up: SEEN_* */
@@ -46,6 +54,8 @@ void device_launch(struct device_program *p, const struct op *op, struct gpu_lau
                    const void *record, bool early);
 /* Asks for operation i on the batch that p->batch holds. */
 void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b);
+/* The record of expanded attention, of a span of one position. */
+struct gpu_mla_prefill device_expanded_record(struct device_program *p, const struct op_mla *a);
 /* Fills p->wide and p->heads. */
 void device_read_list(struct device_program *p);
 

@@ -222,25 +222,26 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     const uint32_t rows = l->rows < GPU_SKINNY_ROWS ? l->rows : GPU_SKINNY_ROWS;
     const uint64_t launches = (uint64_t)layers * gpu_divide_up(l->rows, GPU_SKINNY_ROWS);
     const uint32_t positions = gpu_divide_up(prompt ? load->prompt : load->context, load->dcp);
-    const struct gpu_mla_split a = {.heads = heads,
-                                    .latent = m->kv_lora,
-                                    .extra = m->rope_dim,
-                                    .record_bytes = record_bytes(l),
-                                    .fp8 = load->fp8_history,
-                                    .shares = gpu_mla_shares(rows, heads, l->machine->shape)};
-    const struct gpu_mla_merge merge = {.heads = heads, .latent = m->kv_lora, .shares = a.shares};
-    const uint32_t tiles = gpu_divide_up(heads, GPU_MLA_HEADS), padded = tiles * GPU_MLA_HEADS;
+    struct gpu_mla_decode a = {.heads = heads,
+                               .latent = m->kv_lora,
+                               .extra = m->rope_dim,
+                               .record_bytes = record_bytes(l),
+                               .fp8 = load->fp8_history,
+                               .shares = gpu_mla_shares(rows, heads, l->machine->shape)};
+    const struct gpu_launch split = gpu_launch_mla_split(&a, rows, l->machine->shape);
+    const uint32_t tile = split.kernel == GPU_weir_mla_split_48 ? 48 : GPU_MLA_HEADS;
+    const uint32_t tiles = gpu_divide_up(heads, tile), padded = tiles * tile;
     struct policy_heads rule = {0};
     const struct kernel_way named =
         named_attention(l, heads, prompt ? 1 : load->batch, prompt ? 1 : 1 + load->draft, &rule);
     const uint32_t share = gpu_mla_share(a.shares, positions);
     struct kernel_entry *e = kernel_list_add(
-        l, names[l->step], launches, gpu_launch_mla_split(&a, rows, l->machine->shape),
-        "%u row%s a launch, each a sequence of its own; %u tile%s of %d heads, %u of %u rows of "
+        l, names[l->step], launches, split,
+        "%u row%s a launch, each a sequence of its own; %u tile%s of %u heads, %u of %u rows of "
         "zeros in the tile alone; %u share%s of the positions fill %u units once, %u of them with "
         "%u positions or fewer at %u%s",
-        rows, rows == 1 ? "" : "s", tiles, tiles == 1 ? "" : "s", GPU_MLA_HEADS, padded - heads,
-        padded, a.shares, a.shares == 1 ? "" : "s", l->machine->device.compute_units,
+        rows, rows == 1 ? "" : "s", tiles, tiles == 1 ? "" : "s", tile, padded - heads, padded,
+        a.shares, a.shares == 1 ? "" : "s", l->machine->device.compute_units,
         gpu_divide_up(positions, share), share, positions,
         load->fp8_history ? "; FP8 becomes BF16 on its way into local memory" : "");
     e->heads = heads;
@@ -252,9 +253,40 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     e->has_other = !prompt && !same;
     if (e->has_other)
         e->other = named;
-    kernel_list_add(l, "mla_merge", launches, gpu_launch_mla_merge(&merge, rows),
-                    "a workgroup a head and row puts %u share%s together", a.shares,
-                    a.shares == 1 ? "" : "s");
+    const struct gpu_launch together = gpu_launch_mla_merge(&a, rows, l->machine->shape);
+    kernel_list_add(l, "mla_merge", launches, together,
+                    "a workgroup a row and %u latents of a head puts %u share%s together",
+                    a.columns, a.shares, a.shares == 1 ? "" : "s");
+}
+
+/* Rows of a prompt over keys and values of their history, which are made for them. False: they are
+ * too few, or no kernel takes these heads. */
+static bool expanded(struct kernel_list *l, uint32_t layers, uint32_t heads) {
+    const struct model *m = l->m;
+    const uint32_t positions = l->load->prompt;
+    const struct gpu_mla_prefill a = {.heads = heads,
+                                      .latent = m->kv_lora,
+                                      .extra = m->rope_dim,
+                                      .nope = m->nope_dim,
+                                      .v_dim = m->v_dim,
+                                      .record_bytes = record_bytes(l),
+                                      .fp8 = l->load->fp8_history,
+                                      .n_spans = 1,
+                                      .span = {{.rows = l->rows, .end = positions}}};
+    const struct gpu_launch attend = gpu_launch_mla_attend(&a, l->machine->shape);
+    struct gpu_linear up = {0};
+    if (l->step != KERNEL_PREFILL || !gpu_mla_expand(l->rows, positions) ||
+        attend.kernel == GPU_NO_KERNEL)
+        return false;
+    kernel_list_add(l, "mla_gather", layers, gpu_launch_mla_gather(&a),
+                    "a workgroup a page of history, which becomes rows of BF16");
+    part(&up, heads * (m->nope_dim + m->v_dim), m->kv_lora);
+    linear(l, "mla_expand", layers, up, positions);
+    kernel_list_add(l, "mla_prefill", layers, attend,
+                    "a workgroup %u rows of a head, over keys and values that are expanded for all "
+                    "rows of a sequence; later rows come first",
+                    attend.kernel == GPU_weir_mla_attend_wg ? 128u : 64u);
+    return true;
 }
 
 static void mla(struct kernel_list *l) {
@@ -284,6 +316,10 @@ static void mla(struct kernel_list *l) {
     if (m->q_lora) {
         norm(l, "mla_q_norm", layers, m->q_lora);
         linear(l, "mla_q", layers, up, l->rows);
+    }
+    if (dcp == 1 && expanded(l, layers, heads)) {
+        linear(l, "mla_out", layers, out, l->rows);
+        return;
     }
     const uint32_t attended = queries < GPU_SKINNY_ROWS ? queries : GPU_SKINNY_ROWS;
     const uint32_t launches = layers * gpu_divide_up(queries, GPU_SKINNY_ROWS);

@@ -20,7 +20,9 @@ static bool machine_from(const struct gpu_spec *g, struct kernel_machine *out) {
     out->device = (struct occupancy_device){
         (uint32_t)g->compute_units, (uint32_t)g->local_bytes, (uint32_t)g->local_unit_bytes,
         isnan(g->local_reserved_bytes) ? 0 : (uint32_t)g->local_reserved_bytes};
-    out->shape = (struct gpu_shape){(uint32_t)g->compute_units, (uint32_t)g->wave_lanes};
+    out->shape = (struct gpu_shape){.multiprocessors = (uint32_t)g->compute_units,
+                                    .wave = (uint32_t)g->wave_lanes,
+                                    .warpgroups = out->kind == POLICY_SM90};
     return true;
 }
 

@@ -37,12 +37,30 @@
  * an earlier one wrote is there, since every kernel lets the next begin behind its own wait.
  *
  * Numbers: gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
+ * gpu_spread_bytes(w, upper): two bytes of w, the lower or the upper ones, each as the upper byte
+ * of 16 bits, the others zero.
  *
  * Strips. The tile product takes 16 rows of 32 elements of k on either side. A lane holds strips of
  * 8 elements, k ascending, of GPU_STRIPS rows: strip i is of row gpu_strip_row(i), from k =
  * gpu_strip_k() on. So operands whose k is contiguous are read 16 bytes a lane straight from
  * memory, on either vendor. Sums: GPU_SUMS a lane, element i is of row gpu_sum_row(i) of A, row
- * gpu_sum_col(i) of B. */
+ * gpu_sum_col(i) of B.
+ *
+ * Warpgroups. Where GPU_WARPGROUPS is defined (NVIDIA sm_90a; the emulator with waves of 32), four
+ * waves, the first a multiple of four, multiply together, 64 rows by N = 16, 48 or 128, 16 elements
+ * of k at a time, of panels in shared memory: rows of 64 BF16 at a multiple of 1024 bytes, of which
+ * piece (16 bytes) p of row r lies where gpu_panel(r, p) says, counted in elements. All lanes get
+ * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
+ *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4
+ *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, A from registers; N 16
+ *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
+ *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers, as gpu_wg_operand leaves sums;
+ *                                       B in panels [k][64], `rows` rows each, one behind the other
+ *   gpu_wg_begin() gpu_wg_commit() gpu_wg_wait(n)       in front of products, behind some, and
+ * until all but the last n commits are done. Sums must not be touched in between; gpu_wg_hold(c, n)
+ * names them in front of gpu_wg_begin() and behind the wait. gpu_wg_seen()   products see what this
+ * thread wrote to shared memory, behind the next barrier Kernels that need them say gpu_fail()
+ * elsewhere. */
 #ifndef WEIR_OPS_GPU_DIALECT_H
 #define WEIR_OPS_GPU_DIALECT_H
 
@@ -67,6 +85,17 @@ GPU_FN uint32_t gpu_sum_col(uint32_t i) {
     return GPU_WAVE == 32 ? gpu_lane() % 4 * 2 + i % 2 + i / 4 * 8 : gpu_lane() % 16;
 }
 
+/* Panels and sums of warpgroups. */
+GPU_FN uint32_t gpu_panel(uint32_t row, uint32_t piece) {
+    return row * 64 + (piece ^ row % 8) * 8;
+}
+GPU_FN uint32_t gpu_wg_row(uint32_t i) {
+    return gpu_wave() % 4 * 16 + gpu_lane() / 4 + i / 2 % 2 * 8;
+}
+GPU_FN uint32_t gpu_wg_col(uint32_t i) {
+    return i / 4 * 8 + gpu_lane() % 4 * 2 + i % 2;
+}
+
 /* ------------------------------------------------------------------------------ numbers */
 
 #define GPU_INFINITY gpu_as_f32(0x7F800000u)
@@ -83,6 +112,13 @@ GPU_FN float gpu_from_bf16(uint16_t h) {
 /* To nearest even; NaN stays NaN. */
 GPU_FN uint16_t gpu_to_bf16(float f) {
     return (uint16_t)(gpu_bf16_pair(f, 0) & 0xFFFFu);
+}
+
+/* Eight sums of a warpgroup, 16 columns, as the rows of the next product, rounded to BF16. */
+GPU_FN struct gpu_u4 gpu_wg_operand(const float *sum) {
+    struct gpu_u4 v = {gpu_bf16_pair(sum[0], sum[1]), gpu_bf16_pair(sum[2], sum[3]),
+                       gpu_bf16_pair(sum[4], sum[5]), gpu_bf16_pair(sum[6], sum[7])};
+    return v;
 }
 
 GPU_FN float gpu_exp(float x) {

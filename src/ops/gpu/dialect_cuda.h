@@ -10,7 +10,7 @@
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                  \
         NAME(const __grid_constant__ struct RECORD a)
 #define GPU_SHARED(TYPE, NAME)                                                                     \
-    extern __shared__ __align__(16) unsigned char gpu_shared_bytes[];                              \
+    extern __shared__ __align__(1024) unsigned char gpu_shared_bytes[];                            \
     TYPE *NAME = (TYPE *)gpu_shared_bytes
 #define GPU_UNROLL    _Pragma("unroll")
 #define GPU_ROLLED    _Pragma("unroll 1")
@@ -79,6 +79,10 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     uint32_t z;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(0x80008000u));
     return z;
+}
+
+GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
+    return __byte_perm(w, 0, upper ? 0x3424 : 0x1404);
 }
 
 GPU_FN float gpu_shuffle_xor(float v, uint32_t mask) {
@@ -210,5 +214,12 @@ GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t 
                      : "memory");
     }
 }
+GPU_FN void gpu_fail(void) {
+    asm volatile("trap;");
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "ops/gpu/dialect_wgmma.h"
+#endif
 
 #endif

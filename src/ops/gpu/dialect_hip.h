@@ -82,6 +82,11 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
 }
 
+GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
+    w = upper ? w >> 16 : w;
+    return (w & 0xFFu) << 8 | (w & 0xFF00u) << 16;
+}
+
 GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, uint32_t lane) {
     return (uint32_t)__builtin_amdgcn_ds_bpermute((int)(lane * 4), (int)v);
 }
@@ -187,6 +192,9 @@ GPU_FN void gpu_strips_transposed(gpu_strips *s, const uint16_t *tile, uint32_t 
     for (uint32_t i = 0; i < 4; i++)
         pair[i] = from[2 * i * stride] | (uint32_t)from[(2 * i + 1) * stride] << 16;
     s->row[0] = (gpu_u4){pair[0], pair[1], pair[2], pair[3]};
+}
+GPU_FN void gpu_fail(void) {
+    __builtin_trap();
 }
 
 #endif

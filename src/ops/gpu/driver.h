@@ -40,6 +40,8 @@ void gpu_device_close(struct gpu_device *d);
 /* This thread uses the device from here on. */
 weir_status gpu_device_enter(struct gpu_device *d, weir_error *err);
 const struct gpu_facts *gpu_device_facts(const struct gpu_device *d);
+/* What rules of launches depend on. */
+struct gpu_shape gpu_device_shape(const struct gpu_device *d);
 
 /* Modules hold kernels: a cubin or hsaco. Those of a device live as long as it does.
  * WEIR_BAD_FILE: cannot be read, or the driver refuses it (made for another device). */

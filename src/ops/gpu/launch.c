@@ -207,20 +207,42 @@ static bool history_fits(uint32_t latent, uint32_t extra, uint32_t record_bytes,
            record_bytes == kv_record_bytes(fp8 ? DTYPE_FP8 : DTYPE_BF16, latent, extra);
 }
 
-struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
+/* Products of warpgroups cost by the head, so that only the room for queries bounds them. */
+uint32_t gpu_mla_heads(uint32_t heads, struct gpu_shape shape) {
+    enum { MANY = 48 };
+    return shape.warpgroups && heads > GPU_MLA_HEADS ? MANY : GPU_MLA_HEADS;
+}
+
+struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_decode *a, uint32_t rows,
                                        struct gpu_shape shape) {
-    const uint32_t tiles = gpu_divide_up(a->heads, GPU_MLA_HEADS);
+    const bool panels =
+        shape.warpgroups && a->latent == GPU_LATENT_MOST && a->extra == GPU_EXTRA_MOST;
+    const uint32_t heads = panels && !a->fp8 ? gpu_mla_heads(a->heads, shape) : GPU_MLA_HEADS;
+    const uint32_t tiles = gpu_divide_up(a->heads, heads);
     if (!history_fits(a->latent, a->extra, a->record_bytes, a->fp8) || !a->shares ||
         a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){
-        a->fp8 ? GPU_weir_mla_split_fp8 : GPU_weir_mla_split, a->shares, tiles * rows, 256,
-        shape.wave == 32 ? sizeof(struct gpu_mla_shared_32) : sizeof(struct gpu_mla_shared_64)};
+    struct gpu_launch l = {.blocks_x = a->shares, .blocks_y = tiles * rows, .threads = 256};
+    if (panels && a->fp8) {
+        l.kernel = GPU_weir_mla_split_fp8_16;
+        l.shared_bytes = sizeof(struct gpu_mla_fp8_wg_shared);
+    } else if (panels && heads == GPU_MLA_HEADS) {
+        l.kernel = GPU_weir_mla_split_16;
+        l.shared_bytes = sizeof(struct gpu_mla_wg_16_shared);
+    } else if (panels) {
+        l.kernel = GPU_weir_mla_split_48;
+        l.shared_bytes = sizeof(struct gpu_mla_wg_48_shared);
+    } else {
+        l.kernel = a->fp8 ? GPU_weir_mla_split_fp8 : GPU_weir_mla_split;
+        l.shared_bytes =
+            shape.wave == 32 ? sizeof(struct gpu_mla_shared_32) : sizeof(struct gpu_mla_shared_64);
+    }
+    return l;
 }
 
 /* As many as keep every multiprocessor busy once. */
 uint32_t gpu_mla_shares(uint32_t rows, uint32_t heads, struct gpu_shape shape) {
-    uint64_t blocks = (uint64_t)rows * gpu_divide_up(heads, GPU_MLA_HEADS);
+    uint64_t blocks = (uint64_t)rows * gpu_divide_up(heads, gpu_mla_heads(heads, shape));
     uint32_t shares = blocks ? (uint32_t)(shape.multiprocessors / blocks) : 1;
     return shares < 1 ? 1 : shares > GPU_SHARES_MOST ? GPU_SHARES_MOST : shares;
 }
@@ -231,12 +253,60 @@ uint32_t gpu_mla_share(uint32_t shares, uint32_t positions) {
     return (pages ? pages : 1) * 64;
 }
 
-struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows) {
+/* As many latents a block as leave every multiprocessor something to do: a block of few has more
+ * threads for the shares. */
+struct gpu_launch gpu_launch_mla_merge(struct gpu_mla_decode *a, uint32_t rows,
+                                       struct gpu_shape shape) {
+    enum { LEAST = 64 };
     if (a->latent > GPU_LATENT_MOST || a->latent % 4 || !a->shares || a->shares > GPU_SHARES_MOST ||
         rows > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_mla_merge, a->heads, rows, 512,
-                               sizeof(struct gpu_mla_merge_shared)};
+    a->columns = GPU_LATENT_MOST;
+    while (a->columns > LEAST &&
+           (uint64_t)rows * a->heads * gpu_divide_up(a->latent, a->columns) < shape.multiprocessors)
+        a->columns /= 2;
+    return (struct gpu_launch){GPU_weir_mla_merge, a->heads * gpu_divide_up(a->latent, a->columns),
+                               rows, GPU_MERGE_THREADS, sizeof(struct gpu_mla_merge_shared)};
+}
+
+/* Expanding costs every head 2 * latent * (nope + v_dim) operations a position, and saves each row
+ * more than two thirds of 2 * (2 * latent + extra), and that the history is read for it alone: by
+ * the figures of Kimi K3 and of the caches about 40 rows are worth it. Not measured. Where all of
+ * it is the rows' own, less is expanded than they would read. */
+bool gpu_mla_expand(uint32_t rows, uint32_t positions) {
+    enum { WORTH_EXPANDING = 40, SMALL = 16 };
+    return rows >= (rows == positions ? SMALL : WORTH_EXPANDING);
+}
+
+/* Tiles of so many that the numbers of all spans need, each its own. */
+static uint32_t span_tiles(const struct gpu_mla_prefill *a, bool rows, uint32_t tile) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_spans; i++)
+        n += gpu_divide_up(rows ? a->span[i].rows : a->span[i].end - a->span[i].from, tile);
+    return n;
+}
+
+static bool spans_fit(const struct gpu_mla_prefill *a) {
+    return history_fits(a->latent, a->extra, a->record_bytes, a->fp8) && a->n_spans &&
+           a->n_spans <= GPU_MLA_SPANS && a->nope % 8 == 0 && a->v_dim % 8 == 0 &&
+           a->nope + a->extra <= GPU_KEY_MOST && a->v_dim <= GPU_VALUE_MOST;
+}
+
+struct gpu_launch gpu_launch_mla_gather(const struct gpu_mla_prefill *a) {
+    if (!spans_fit(a))
+        return none;
+    return (struct gpu_launch){GPU_weir_mla_gather, span_tiles(a, false, 64), 1, 256, 0};
+}
+
+struct gpu_launch gpu_launch_mla_attend(const struct gpu_mla_prefill *a, struct gpu_shape shape) {
+    if (!spans_fit(a))
+        return none;
+    if (shape.warpgroups && a->nope == 128 && a->extra == 64 && a->v_dim == 128 &&
+        a->latent == GPU_LATENT_MOST)
+        return (struct gpu_launch){GPU_weir_mla_attend_wg, a->heads * span_tiles(a, true, 128), 1,
+                                   256, sizeof(struct gpu_mla_attend_wg_shared)};
+    return (struct gpu_launch){GPU_weir_mla_attend, a->heads * span_tiles(a, true, 64), 1,
+                               4 * shape.wave, sizeof(struct gpu_mla_attend_shared)};
 }
 
 struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows) {

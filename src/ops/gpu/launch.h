@@ -27,11 +27,17 @@
     X(weir_experts_up, gpu_experts, experts)                                                       \
     X(weir_experts_down, gpu_experts, experts)                                                     \
     X(weir_combine, gpu_combine, experts)                                                          \
-    X(weir_mla_split, gpu_mla_split, mla)                                                          \
-    X(weir_mla_merge, gpu_mla_merge, mla)                                                          \
+    X(weir_mla_split, gpu_mla_decode, mla)                                                         \
+    X(weir_mla_merge, gpu_mla_decode, mla)                                                         \
+    X(weir_mla_split_16, gpu_mla_decode, mla_wgmma)                                                \
+    X(weir_mla_split_48, gpu_mla_decode, mla_wgmma)                                                \
+    X(weir_mla_split_fp8_16, gpu_mla_decode, mla_fp8_wgmma)                                        \
+    X(weir_mla_gather, gpu_mla_prefill, mla_prefill)                                               \
+    X(weir_mla_attend, gpu_mla_prefill, mla_prefill)                                               \
+    X(weir_mla_attend_wg, gpu_mla_prefill, mla_prefill_wgmma)                                      \
     X(weir_gemm_256, gpu_linear, gemm)                                                             \
     X(weir_gemm_128, gpu_linear, gemm)                                                             \
-    X(weir_mla_split_fp8, gpu_mla_split, mla_fp8)                                                  \
+    X(weir_mla_split_fp8, gpu_mla_decode, mla_fp8)                                                 \
     X(weir_mla_write_fp8, gpu_mla_write, mla_write)                                                \
     X(weir_mla_write, gpu_mla_write, mla_write)                                                    \
     X(weir_embed, gpu_embed, elements)                                                             \
@@ -76,6 +82,7 @@ static inline uint32_t gpu_divide_up(uint32_t n, uint32_t by) {
 /* What rules depend on. */
 struct gpu_shape {
     uint32_t multiprocessors, wave;
+    bool warpgroups; /* CUDA 9.0 and its modules: products of four waves */
 };
 
 struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
@@ -101,13 +108,23 @@ struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);
 struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows);
 struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows);
 
+/* Heads that a block takes of so many. */
+uint32_t gpu_mla_heads(uint32_t heads, struct gpu_shape shape);
 /* Shares that the positions of each sequence are divided into, for launches of so many rows. */
 uint32_t gpu_mla_shares(uint32_t rows, uint32_t heads, struct gpu_shape shape);
 /* Positions of a share of a sequence that has `positions`. */
 uint32_t gpu_mla_share(uint32_t shares, uint32_t positions);
-struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_split *a, uint32_t rows,
+struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_decode *a, uint32_t rows,
                                        struct gpu_shape shape);
-struct gpu_launch gpu_launch_mla_merge(const struct gpu_mla_merge *a, uint32_t rows);
+/* Fills a->columns. */
+struct gpu_launch gpu_launch_mla_merge(struct gpu_mla_decode *a, uint32_t rows,
+                                       struct gpu_shape shape);
+
+/* Whether rows of a sequence that comes to have so many positions are worth expanding its history
+ * for. */
+bool gpu_mla_expand(uint32_t rows, uint32_t positions);
+struct gpu_launch gpu_launch_mla_gather(const struct gpu_mla_prefill *a);
+struct gpu_launch gpu_launch_mla_attend(const struct gpu_mla_prefill *a, struct gpu_shape shape);
 
 /* Launched in this order, each on what the one before it left. `rows`: of all sequences of
  * a->seqs together. What stands in a->seqs plays no part. */

@@ -20,6 +20,7 @@ enum {
     GPU_EXTRA_MOST = 64,
     GPU_KV_SCALED = 128,     /* values of FP8 history that share a scale */
     GPU_SHARES_MOST = 256,   /* of the positions of a sequence */
+    GPU_MERGE_THREADS = 256, /* that put shares together */
     GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
 };
 
@@ -150,37 +151,64 @@ struct gpu_mla_write {
     float eps;
 };
 
-/* Latent attention of single tokens in the absorbed form, over a share of the positions: 16 heads
- * of one row a block. qa: queries in latent space, head h from h * latent on; q: the queries they
- * were made from, of which `extra` values behind `nope` ones are taken raw. Position t of a
- * sequence is record t % 64 of page pages[first_page + t / 64]: latent + extra BF16 values, both
- * multiples of 8, or as FP8 (ops/kv.h). Share s of a sequence is of positions from s * its `share`
- * on; its sum, divided by that of its weights, goes to `part`, and the base-2 logarithm of that sum
- * to `lse`, both [rows][heads][shares]. How many shares there may be is the launch's, how long they
- * are the sequence's: so one graph serves sequences of any length. */
+/* Latent attention of single tokens in the absorbed form, in two launches of one record. `split`:
+ * over a share of the positions, some heads of one row a block. qa: queries in latent space, head h
+ * from h * latent on; q: the queries they were made from, of which `extra` values behind `nope`
+ * ones are taken raw. Position t of a sequence is record t % 64 of page pages[first_page + t / 64]:
+ * latent + extra BF16 values, both multiples of 8, or as FP8 (ops/kv.h). Share s of a sequence is
+ * of positions from s * its `share` on; its sum, divided by that of its weights, goes to `part`,
+ * and the base-2 logarithm of that sum to `lse`, both [rows][heads][shares]. How many shares there
+ * may be is the launch's, how long they are the sequence's: so one graph serves sequences of any
+ * length. `merge` puts the shares together: out [rows][heads * latent] BF16. A block a row and
+ * `columns` latents of a head: 64, 128, 256 or 512. */
 struct gpu_mla_seq {
     uint32_t row, positions, first_page; /* positions 0: no sequence, zeros come out */
     uint32_t share;                      /* positions, a multiple of 64 */
 };
-struct gpu_mla_split {
+struct gpu_mla_decode {
     const uint16_t *qa, *q;
     const uint8_t *kv; /* of this layer */
     const struct gpu_mla_seq *seqs;
     const int32_t *pages;
     float *part, *lse;
+    uint16_t *out;
     uint64_t page_bytes;
     uint32_t record_bytes, fp8;
     uint32_t heads, latent, extra, nope;
     uint32_t qa_stride, q_stride, q_step; /* q_step: from head to head */
-    uint32_t shares;
+    uint32_t shares, out_stride, columns;
     float scale;
 };
-/* Puts the shares together: out [rows][heads * latent] BF16. A block a head and row. */
-struct gpu_mla_merge {
-    const float *part, *lse;
-    const struct gpu_mla_seq *seqs;
-    uint16_t *out;
-    uint32_t heads, latent, out_stride, shares;
+
+/* Latent attention of many rows of sequences in the expanded form, in three launches: `gather`
+ * copies records of pages as rows of BF16; a product with kv_b (gpu_linear) makes keys and values
+ * of them; `attend` goes through these. The positions of a sequence are taken in pieces: what a row
+ * has summed up to the end of one lies in `sum` and `state` until the next. A row is done in the
+ * piece that has its own position, which is the last it sees. */
+struct gpu_mla_span {
+    uint32_t row0, rows, pos0; /* the sequence's rows, and the position of the first */
+    uint32_t first_page;       /* of the sequence, in `pages` */
+    uint32_t from, end;        /* positions of the piece; `from` is a multiple of 64 */
+    uint32_t at;               /* row of `latents` and `kv` of position `from` */
+    uint32_t pad;
+};
+enum { GPU_MLA_SPANS = 16 }; /* of a launch */
+struct gpu_mla_prefill {
+    const uint8_t *history; /* of this layer, as in gpu_mla_decode */
+    const int32_t *pages;
+    uint16_t *latents;    /* rows of latent + extra */
+    const uint16_t *kv;   /* rows kv_stride apart: of head h `nope` key values, then v_dim values */
+    const uint16_t *q;    /* rows q_stride apart, of head h from h * (nope + extra) on */
+    const uint16_t *gate; /* rows gate_stride apart, as in gpu_linear_part; NULL: none */
+    uint16_t *out;        /* rows out_stride apart: heads * v_dim */
+    float *sum, *state;   /* [rows][heads][v_dim]; [rows][heads][2]: maximum, sum of weights */
+    uint64_t page_bytes;
+    uint32_t record_bytes, fp8;
+    uint32_t heads, latent, extra, nope, v_dim;
+    uint32_t kv_stride, q_stride, gate_stride, out_stride;
+    uint32_t n_spans;
+    float scale;
+    struct gpu_mla_span span[GPU_MLA_SPANS];
 };
 
 /* One half of struct op_experts (ops.h). Weights are MXFP4 as stored, of expert e codes [rows,
@@ -328,9 +356,49 @@ enum { GPU_MLA_ROW = GPU_LATENT_MOST + GPU_EXTRA_MOST + 8, GPU_MLA_HEADS = 16 };
 /* Devices with waves of 32 have room for two tiles, so that one comes while the other is used. */
 GPU_MLA_SHARED(gpu_mla_shared_32, 64, 2);
 GPU_MLA_SHARED(gpu_mla_shared_64, 32, 1);
+/* Panels of warpgroups: two tiles of positions, queries of so many heads, weights. Scores are as
+ * many sums as there is room for, one or two, their rows four floats longer than they need to be,
+ * so that lanes of a product leave them in different banks. */
+enum { GPU_MLA_PANELS = (GPU_LATENT_MOST + GPU_EXTRA_MOST) / 64 };
+#define GPU_MLA_WG_SHARED(NAME, HEADS, SCORES)                                                     \
+    struct NAME {                                                                                  \
+        uint16_t kv[2][GPU_MLA_PANELS][64][64];                                                    \
+        uint16_t q[GPU_MLA_PANELS][HEADS][64];                                                     \
+        uint16_t p[HEADS][64];                                                                     \
+        float s[SCORES][HEADS][64 + 4];                                                            \
+        float factor[HEADS];                                                                       \
+    }
+GPU_MLA_WG_SHARED(gpu_mla_wg_16_shared, 16, 2);
+GPU_MLA_WG_SHARED(gpu_mla_wg_48_shared, 48, 1);
+/* Two pages as they come, their rows 48 bytes longer than they need to be: two of them, read in
+ * groups of four pieces side by side, then lie in different banks. Weights times the scales of each
+ * quarter of the latents. */
+enum { GPU_MLA_RAW_ROW = 656 + 48 };
+struct gpu_mla_fp8_wg_shared {
+    uint16_t v[GPU_LATENT_MOST / 64][64][64];
+    uint16_t q[GPU_MLA_PANELS][16][64];
+    uint16_t p[4][16][64];
+    float s[2][16][64 + 4];
+    float scale[4][64];
+    float factor[16];
+    uint8_t raw[2][64][GPU_MLA_RAW_ROW];
+};
+/* Keys and values of 64 positions, weights of 16 rows for each of four waves. */
+enum { GPU_KEY_MOST = 192, GPU_VALUE_MOST = 128 };
+struct gpu_mla_attend_shared {
+    uint16_t key[64][GPU_KEY_MOST + 8];
+    uint16_t value[64][GPU_VALUE_MOST + 8];
+    uint16_t p[4][16][64 + 8];
+};
+/* Panels of 128 rows; two stages of 128 positions. */
+struct gpu_mla_attend_wg_shared {
+    uint16_t q[3][128][64];
+    uint16_t key[2][3][128][64];
+    uint16_t value[2][2][128][64];
+};
 struct gpu_mla_merge_shared {
     float weight[GPU_SHARES_MOST];
-    float sum[4][GPU_LATENT_MOST];
+    float sum[GPU_MERGE_THREADS * 4];
 };
 
 /* Stages of tiles: rows of x, then rows of W, of so many columns; later a band of 16 rows of sums

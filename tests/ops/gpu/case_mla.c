@@ -1,9 +1,6 @@
 /* case_mla.c: absorbed latent attention of single tokens, share by share, and putting shares
  * together. */
-#include "tests/ops/gpu/cases.h"
-
-#include "base/dtype.h"
-#include "ops/kv.h"
+#include "tests/ops/gpu/case_mla.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +11,9 @@
 struct own {
     const float *part, *lse; /* of the kernel */
     float *want_part, *want_lse;
-    const uint16_t *out;
     struct case_rows rows;
     uint32_t n, heads, latent, shares, share;
+    bool equal; /* all rows are; what they should be stands once */
     const struct gpu_mla_seq *seqs;
 };
 
@@ -53,24 +50,39 @@ static void attend(const float *q, const float *records, uint32_t width, uint32_
 
 static double worst_split(const struct gpu_case *c) {
     const struct own *o = c->own;
-    double worst = 0;
+    double worst = case_error_rows(&o->rows, 1e-2);
     for (uint32_t i = 0; i < o->n; i++)
         for (uint32_t h = 0; h < o->heads; h++)
             for (uint32_t s = 0; s * o->share < o->seqs[i].positions; s++) {
                 size_t at = ((size_t)o->seqs[i].row * o->heads + h) * o->shares + s;
+                size_t want = o->equal ? (size_t)h * o->shares + s : at;
                 /* Weights are rounded to BF16. */
                 worst = fmax(worst, case_error(o->part + at * o->latent,
-                                               o->want_part + at * o->latent, o->latent, 1e-2));
-                worst = fmax(worst, fabs((double)o->lse[at] - o->want_lse[at]) / 5e-3);
+                                               o->want_part + want * o->latent, o->latent, 1e-2));
+                worst = fmax(worst, fabs((double)o->lse[at] - o->want_lse[want]) / 5e-3);
                 if (isnan(o->lse[at]))
                     worst = INFINITY;
             }
     return worst;
 }
 
-/* A record of history; what it cannot say is taken over into `x`. */
-static void put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t latent,
-                       uint32_t extra) {
+/* Shares of one head put together. */
+static void together(const float *part, const float *lse, uint32_t n, uint32_t latent, float *out) {
+    double top = -INFINITY, total = 0;
+    for (uint32_t s = 0; s < n; s++)
+        top = fmax(top, (double)lse[s]);
+    for (uint32_t s = 0; s < n; s++)
+        total += exp2(lse[s] - top);
+    for (uint32_t k = 0; k < latent; k++) {
+        double sum = 0;
+        for (uint32_t s = 0; s < n; s++)
+            sum += exp2(lse[s] - top) / total * part[(size_t)s * latent + k];
+        out[k] = (float)sum;
+    }
+}
+
+void case_put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t latent, uint32_t extra,
+                     bool rounded) {
     uint16_t *bf16 = (uint16_t *)(void *)to;
     if (dtype == DTYPE_FP8) {
         bf16 = (uint16_t *)(void *)(to + kv_extra_at(latent));
@@ -80,7 +92,9 @@ static void put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t l
             kv_encode(x + k, n, scale, to + k);
             memcpy(to + kv_scales_at(latent) + k / KV_SCALED * sizeof scale, &scale, sizeof scale);
             for (uint32_t i = k; i < k + n; i++)
-                x[i] = bf16_round(e4m3_to_f32(to[i]) * scale); /* as it is multiplied */
+                x[i] = e4m3_to_f32(to[i]) * scale;
+            for (uint32_t i = k; rounded && i < k + n; i++)
+                x[i] = bf16_round(x[i]);
         }
         x += latent;
     }
@@ -88,83 +102,124 @@ static void put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t l
         bf16[k] = f32_to_bf16(x[k]);
 }
 
+/* The case's arrays, in order of sequences. */
+struct histories {
+    uint8_t *pool;
+    int32_t *table;
+    size_t record, page_bytes, layer_at;
+    uint32_t pages; /* of a sequence */
+};
+static unsigned char *record_of(const struct histories *h, uint32_t i, uint32_t t) {
+    return h->pool + (size_t)h->table[i * h->pages + t / 64] * h->page_bytes + h->layer_at +
+           (size_t)(t % 64) * h->record;
+}
+
+static void copy_row(struct case_rows *r, uint32_t to, uint32_t from) {
+    memcpy(tensor_row(r->host, to), tensor_row(r->host, from), r->host.cols * sizeof(float));
+    memcpy(r->h + (size_t)to * r->stride, r->h + (size_t)from * r->stride, r->host.cols * 2);
+}
+
 /* rows, heads, latent, extra, nope, positions of the longest, positions of a share (0: by the
- * rules), all of the same length */
+ * rules), whether all rows are of the same length, history and query, each with memory of its own
+ */
 static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape,
                           enum dtype dtype) {
     uint32_t rows = p[0], heads = p[1], latent = p[2], extra = p[3], nope = p[4];
     uint32_t width = latent + extra, q_step = nope + extra;
     uint32_t share = p[6] ? p[6] : gpu_mla_share(gpu_mla_shares(rows, heads, shape), p[5]);
-    uint32_t shares = (p[5] + share - 1) / share, pages = (p[5] + 63) / 64;
+    uint32_t shares = (p[5] + share - 1) / share, wanted = p[7] ? 1 : rows;
     struct own *o = case_host(c, sizeof *o);
-    *o =
-        (struct own){.n = rows, .heads = heads, .latent = latent, .shares = shares, .share = share};
+    *o = (struct own){.n = rows,
+                      .heads = heads,
+                      .latent = latent,
+                      .shares = shares,
+                      .share = share,
+                      .equal = p[7]};
     struct case_rows qa = case_rows(c, rows, heads * latent, true, 1),
                      q = case_rows(c, rows, heads * q_step, true, 1);
-    const size_t record = kv_record_bytes(dtype, latent, extra);
-    size_t page_bytes = 2 * (size_t)64 * record; /* of two layers, of which this is the second */
-    uint8_t *pool = case_take(c, rows * pages * page_bytes);
-    int32_t *table = case_take(c, rows * pages * sizeof *table);
+    struct histories h = {.record = kv_record_bytes(dtype, latent, extra),
+                          .pages = (p[5] + 63) / 64};
+    h.layer_at = p[7] ? 0 : 64 * h.record; /* of two layers, the second */
+    h.page_bytes = h.layer_at + 64 * h.record;
+    h.pool = case_take(c, rows * h.pages * h.page_bytes);
+    h.table = case_take(c, rows * h.pages * sizeof *h.table);
     struct gpu_mla_seq *seqs = case_take(c, rows * sizeof *seqs);
     float *part = case_take(c, (size_t)rows * heads * shares * latent * 4);
     float *lse = case_take(c, (size_t)rows * heads * shares * 4);
     float *records = case_host(c, (size_t)p[5] * width * 4), *query = case_host(c, width * 4);
-    o->want_part = case_host(c, (size_t)rows * heads * shares * latent * 4);
-    o->want_lse = case_host(c, (size_t)rows * heads * shares * 4);
+    o->want_part = case_host(c, (size_t)wanted * heads * shares * latent * 4);
+    o->want_lse = case_host(c, (size_t)wanted * heads * shares * 4);
+    o->rows = case_blank(c, rows, heads * latent, true);
     double scale = 1 / sqrt((double)q_step) / 4;
     double positions = 0;
+    /* Values of FP8 history are BF16 where they are multiplied, or stay what they are. */
+    const bool rounded = !(shape.warpgroups && latent == GPU_LATENT_MOST);
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t row = rows - 1 - i, n = p[7] || p[5] <= i * 13 ? p[5] : p[5] - i * 13;
-        seqs[i] = (struct gpu_mla_seq){row, n, i * pages, share};
+        seqs[i] = (struct gpu_mla_seq){row, n, i * h.pages, share};
         positions += n;
-        for (uint32_t k = 0; k < pages; k++) /* pages lie in falling order, sequences mixed */
-            table[i * pages + k] = (int32_t)((pages - 1 - k) * rows + i);
+        for (uint32_t k = 0; k < h.pages; k++) /* pages lie in falling order, sequences mixed */
+            h.table[i * h.pages + k] = (int32_t)((h.pages - 1 - k) * rows + i);
+        if (p[7] && i) {
+            for (uint32_t k = 0; k < h.pages; k++)
+                memcpy(record_of(&h, i, k * 64), record_of(&h, 0, k * 64), 64 * h.record);
+            copy_row(&qa, row, rows - 1);
+            copy_row(&q, row, rows - 1);
+            memcpy(tensor_row(o->rows.host, row), tensor_row(o->rows.host, rows - 1),
+                   (size_t)heads * latent * sizeof(float));
+            continue;
+        }
         for (uint32_t t = 0; t < n; t++) {
-            unsigned char *to = pool + (size_t)table[i * pages + t / 64] * page_bytes +
-                                page_bytes / 2 + (size_t)(t % 64) * record;
             for (uint32_t k = 0; k < width; k++)
                 records[(size_t)t * width + k] = case_bf16(c, 1);
-            put_record(to, records + (size_t)t * width, dtype, latent, extra);
+            case_put_record(record_of(&h, i, t), records + (size_t)t * width, dtype, latent, extra,
+                            rounded);
         }
-        for (uint32_t h = 0; h < heads; h++) {
-            memcpy(query, tensor_row(qa.host, row) + h * latent, latent * 4);
-            memcpy(query + latent, tensor_row(q.host, row) + h * q_step + nope, extra * 4);
+        for (uint32_t head = 0; head < heads; head++) {
+            size_t at = ((p[7] ? 0 : (size_t)row * heads) + head) * shares;
+            memcpy(query, tensor_row(qa.host, row) + head * latent, latent * 4);
+            memcpy(query + latent, tensor_row(q.host, row) + head * q_step + nope, extra * 4);
             for (uint32_t s = 0; s * share < n; s++) {
-                size_t at = ((size_t)row * heads + h) * shares + s;
                 uint32_t end = (s + 1) * share < n ? (s + 1) * share : n;
                 attend(query, records, width, latent, s * share, end, scale,
-                       o->want_part + at * latent, o->want_lse + at);
+                       o->want_part + (at + s) * latent, o->want_lse + at + s);
             }
+            together(o->want_part + at * latent, o->want_lse + at, (n + share - 1) / share, latent,
+                     tensor_row(o->rows.host, row) + head * latent);
         }
     }
     o->part = part;
     o->lse = lse;
     o->seqs = seqs;
-    c->record.mla_split = (struct gpu_mla_split){.qa = qa.h,
-                                                 .q = q.h,
-                                                 .kv = pool + page_bytes / 2,
-                                                 .seqs = seqs,
-                                                 .pages = table,
-                                                 .part = part,
-                                                 .lse = lse,
-                                                 .page_bytes = page_bytes,
-                                                 .record_bytes = (uint32_t)record,
-                                                 .fp8 = dtype == DTYPE_FP8,
-                                                 .heads = heads,
-                                                 .latent = latent,
-                                                 .extra = extra,
-                                                 .nope = nope,
-                                                 .qa_stride = qa.stride,
-                                                 .q_stride = q.stride,
-                                                 .q_step = q_step,
-                                                 .shares = shares,
-                                                 .scale = (float)scale};
-    c->launch = gpu_launch_mla_split(&c->record.mla_split, rows, shape);
-    c->traffic = positions * (double)record;
+    c->record.mla_decode = (struct gpu_mla_decode){.qa = qa.h,
+                                                   .q = q.h,
+                                                   .kv = h.pool + h.layer_at,
+                                                   .seqs = seqs,
+                                                   .pages = h.table,
+                                                   .part = part,
+                                                   .lse = lse,
+                                                   .out = o->rows.h,
+                                                   .page_bytes = h.page_bytes,
+                                                   .record_bytes = (uint32_t)h.record,
+                                                   .fp8 = dtype == DTYPE_FP8,
+                                                   .heads = heads,
+                                                   .latent = latent,
+                                                   .extra = extra,
+                                                   .nope = nope,
+                                                   .qa_stride = qa.stride,
+                                                   .q_stride = q.stride,
+                                                   .q_step = q_step,
+                                                   .shares = shares,
+                                                   .out_stride = o->rows.stride,
+                                                   .scale = (float)scale};
+    c->launch = gpu_launch_mla_split(&c->record.mla_decode, rows, shape);
+    c->then[c->n_then++] = gpu_launch_mla_merge(&c->record.mla_decode, rows, shape);
+    c->traffic = positions * (double)h.record;
     c->worst = worst_split;
     c->own = o;
-    snprintf(c->label, sizeof c->label, "mla_split%s %u rows of %u, %u heads, %u+%u, shares of %u",
-             dtype == DTYPE_FP8 ? "_fp8" : "", rows, p[5], heads, latent, extra, share);
+    snprintf(c->label, sizeof c->label,
+             "%s and merge, %u rows of %u, %u heads, %u+%u, shares of %u",
+             gpu_kernel_info(c->launch.kernel)->name, rows, p[5], heads, latent, extra, share);
 }
 static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
     make_split_of(c, p, shape, DTYPE_BF16);
@@ -173,14 +228,14 @@ static void make_split_fp8(struct gpu_case *c, const uint32_t *p, struct gpu_sha
     make_split_of(c, p, shape, DTYPE_FP8);
 }
 static const uint32_t split_small[][CASE_PARAMETERS] = {
-    {1, 4, 24, 8, 16, 1, 64, 0},      {2, 8, 64, 16, 32, 70, 64, 0},
-    {3, 12, 64, 16, 32, 200, 128, 0}, {1, 17, 16, 8, 8, 65, 64, 0},
-    {1, 3, 24, 8, 8, 250, 256, 0},    {2, 12, 512, 64, 128, 150, 128, 0}};
-static const uint32_t split_large[][CASE_PARAMETERS] = {{128, 12, 512, 64, 128, 1024, 0, 1},
-                                                        {1, 12, 512, 64, 128, 32768, 0, 1},
-                                                        {8, 12, 512, 64, 128, 32768, 0, 1},
-                                                        {1, 12, 512, 64, 128, 145408, 0, 1},
-                                                        {1, 96, 512, 64, 128, 18176, 0, 1}};
+    {1, 4, 24, 8, 16, 1, 64, 0},       {2, 8, 64, 16, 32, 70, 64, 0},
+    {3, 12, 64, 16, 32, 200, 128, 0},  {1, 17, 16, 8, 8, 65, 64, 0},
+    {1, 3, 24, 8, 8, 250, 256, 0},     {2, 12, 512, 64, 128, 150, 128, 0},
+    {1, 17, 512, 64, 128, 200, 128, 0}};
+static const uint32_t split_large[][CASE_PARAMETERS] = {
+    {128, 12, 512, 64, 128, 1024, 0, 1}, {1, 12, 512, 64, 128, 32768, 0, 1},
+    {8, 12, 512, 64, 128, 32768, 0, 1},  {32, 12, 512, 64, 128, 32768, 0, 1},
+    {1, 12, 512, 64, 128, 145408, 0, 1}, {1, 96, 512, 64, 128, 18176, 0, 1}};
 const struct gpu_case_kind case_mla_split = {"mla_split", make_split, SHAPES(split_small),
                                              SHAPES(split_large)};
 
@@ -205,26 +260,23 @@ static void make_merge(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
         seqs[i] = (struct gpu_mla_seq){row, used * 64 - 63, 0, 64};
         for (uint32_t h = 0; h < heads; h++) {
             size_t at = ((size_t)row * heads + h) * shares;
-            double top = -INFINITY, total = 0;
-            for (uint32_t s = 0; s < used; s++)
-                top = fmax(top, (double)lse[at + s]);
-            for (uint32_t s = 0; s < used; s++)
-                total += exp2(lse[at + s] - top);
-            for (uint32_t k = 0; k < latent; k++) {
-                double sum = 0;
-                for (uint32_t s = 0; s < used; s++)
-                    sum += exp2(lse[at + s] - top) / total * part[(at + s) * latent + k];
-                tensor_row(o->rows.host, row)[h * latent + k] = (float)sum;
-            }
+            together(part + at * latent, lse + at, used, latent,
+                     tensor_row(o->rows.host, row) + h * latent);
         }
         /* What the shares behind would have left is anything. */
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t s = used; s < shares; s++)
                 lse[((size_t)row * heads + h) * shares + s] = NAN;
     }
-    c->record.mla_merge =
-        (struct gpu_mla_merge){part, lse, seqs, o->rows.h, heads, latent, o->rows.stride, shares};
-    c->launch = gpu_launch_mla_merge(&c->record.mla_merge, rows);
+    c->record.mla_decode = (struct gpu_mla_decode){.part = part,
+                                                   .lse = lse,
+                                                   .seqs = seqs,
+                                                   .out = o->rows.h,
+                                                   .heads = heads,
+                                                   .latent = latent,
+                                                   .out_stride = o->rows.stride,
+                                                   .shares = shares};
+    c->launch = gpu_launch_mla_merge(&c->record.mla_decode, rows, shape);
     c->traffic = (double)n * (latent + 1) * 4 + 2.0 * rows * heads * latent;
     c->worst = worst_merge;
     c->own = o;

@@ -29,8 +29,8 @@ struct gpu_case {
         struct gpu_route route;
         struct gpu_experts experts;
         struct gpu_combine combine;
-        struct gpu_mla_split mla_split;
-        struct gpu_mla_merge mla_merge;
+        struct gpu_mla_decode mla_decode;
+        struct gpu_mla_prefill mla_prefill;
         struct gpu_mla_write mla_write;
         struct gpu_embed embed;
         struct gpu_glu glu;
@@ -65,7 +65,7 @@ struct gpu_case_kind {
 extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
     case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
     case_mla_write, case_embed, case_glu, case_copy, case_mla_split_fp8, case_mla_write_fp8,
-    case_kda_prefill, case_group;
+    case_kda_prefill, case_group, case_mla_gather, case_mla_gather_fp8, case_mla_attend;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 

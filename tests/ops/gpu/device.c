@@ -24,7 +24,8 @@ enum {
 struct options {
     enum gpu_vendor vendor;
     const char *modules, *filter;
-    bool right, time;
+    const char *large; /* digits: these large shapes alone; none: small ones alone; NULL: all */
+    bool right, time, portable;
 };
 
 static struct gpu_device *device;
@@ -179,8 +180,8 @@ static bool wanted(const struct options *o, const char *name) {
 }
 
 static int run_all(const struct options *o) {
-    const struct gpu_facts *facts = gpu_device_facts(device);
-    struct gpu_shape shape = {facts->multiprocessors, facts->wave};
+    struct gpu_shape shape = gpu_device_shape(device);
+    shape.warpgroups &= !o->portable;
     int passed = 0, failed = 0;
     double roof = o->time ? copy_roof() : 0;
     if (o->time)
@@ -191,6 +192,8 @@ static int run_all(const struct options *o) {
             struct gpu_case c;
             uint64_t memory;
             bool large = i >= kind->n_small;
+            if (o->large && (large ? !strchr(o->large, (int)('0' + i - kind->n_small)) : *o->large))
+                continue;
             if (large ? !o->time && !o->right : !o->right)
                 continue;
             gpu_case_open(&c, kind, large, large ? i - kind->n_small : i, shape, 100 + i);
@@ -217,6 +220,10 @@ int main(int argc, char **argv) {
             o.time = false;
         else if (strcmp(argv[i], "--time") == 0)
             o.right = false;
+        else if (strcmp(argv[i], "--large") == 0 && ++i)
+            o.large = value;
+        else if (strcmp(argv[i], "--portable") == 0) /* kernels that need no kind of device */
+            o.portable = true;
         else if (strcmp(argv[i], "--modules") == 0 && ++i)
             o.modules = value;
         else if (strcmp(argv[i], "--filter") == 0 && ++i)
@@ -225,7 +232,7 @@ int main(int argc, char **argv) {
             o.vendor = strcmp(value, "hip") == 0 ? GPU_HIP : GPU_CUDA;
         else {
             fprintf(stderr, "usage: gpu_device [--device cuda|hip] [--modules DIR] [--filter TEXT] "
-                            "[--right | --time]\n");
+                            "[--large DIGITS] [--right | --time] [--portable]\n");
             return 2;
         }
     }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """opcodes.py: counts tensor-core instructions in each kernel of a cubin, where no disassembler is at hand.
 
-An instruction is 16 bytes; its low 12 bits name it (HMMA: 0x23c, as cuobjdump shows it for sm_80 to sm_90).
+An instruction is 16 bytes; its low 12 bits name it (HMMA: 0x23c, as cuobjdump shows it for sm_80 to sm_90; HGMMA of sm_90a:
+0x9f0).
 Prints `kernel count` lines.
 """
 import struct
 import sys
 
-HMMA = 0x23C
+MATRIX = (0x23C, 0x9F0)
 
 
 def sections(elf):
@@ -25,7 +26,7 @@ def main():
         elf = f.read()
     for name, code in sections(elf):
         if name.startswith(".text."):
-            count = sum(1 for i in range(0, len(code) - 15, 16) if struct.unpack_from("<H", code, i)[0] & 0xFFF == HMMA)
+            count = sum(1 for i in range(0, len(code) - 15, 16) if struct.unpack_from("<H", code, i)[0] & 0xFFF in MATRIX)
             print(name[len(".text."):], count)
 
 

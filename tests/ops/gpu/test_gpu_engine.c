@@ -58,7 +58,8 @@ static weir_options options_of(int vendor) {
     o.device_modules = emulated_modules;
     o.max_model_len = 128;
     o.max_num_seqs = 1;
-    o.max_num_batched_tokens = 96;
+    o.max_num_batched_tokens = 64; /* so that rows behind a page are a step of their own, resumed
+                                      or not: in one with others they are rounded otherwise */
     o.threads = 1;
     return o;
 }

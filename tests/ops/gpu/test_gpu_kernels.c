@@ -47,8 +47,8 @@ enum { FIRST_ORDER = EMU_FORWARD };
 #endif
 
 /* The case anew for every run: kernels change states in place. The pieces alone are compared. */
-static void all_orders(const struct gpu_case_kind *kind, size_t i, uint32_t wave) {
-    struct gpu_shape shape = {.multiprocessors = 4, .wave = wave};
+static void all_orders(const struct gpu_case_kind *kind, size_t i, struct gpu_shape shape) {
+    const uint32_t wave = shape.wave;
     unsigned char *first = NULL;
     for (int order = FIRST_ORDER; order < EMU_ORDERS; order++) {
         struct gpu_case c;
@@ -74,7 +74,14 @@ static void all_orders(const struct gpu_case_kind *kind, size_t i, uint32_t wave
 static void all_shapes(const struct gpu_case_kind *kind) {
     for (size_t i = 0; i < kind->n_small; i++)
         for (uint32_t wave = 32; wave <= 64; wave += 32)
-            all_orders(kind, i, wave);
+            all_orders(kind, i, (struct gpu_shape){.multiprocessors = 4, .wave = wave});
+}
+
+/* The same with products of warpgroups, where rules take them. */
+static void all_shapes_of_warpgroups(const struct gpu_case_kind *kind) {
+    for (size_t i = 0; i < kind->n_small; i++)
+        all_orders(kind, i,
+                   (struct gpu_shape){.multiprocessors = 4, .wave = 32, .warpgroups = true});
 }
 
 static void norms_are_those_of_the_reference(void **state) {
@@ -109,6 +116,14 @@ static void latent_attention_is_that_of_the_formula(void **state) {
     all_shapes(&case_mla_split);
     all_shapes(&case_mla_split_fp8);
     all_shapes(&case_mla_merge);
+    all_shapes_of_warpgroups(&case_mla_split);
+    all_shapes_of_warpgroups(&case_mla_split_fp8);
+}
+static void expanded_attention_is_that_of_the_formula(void **state) {
+    all_shapes(&case_mla_gather);
+    all_shapes(&case_mla_gather_fp8);
+    all_shapes(&case_mla_attend);
+    all_shapes_of_warpgroups(&case_mla_attend);
 }
 
 static void history_is_written_where_it_belongs(void **state) {
@@ -124,7 +139,7 @@ static void gated_activations_are_those_of_the_reference(void **state) {
 }
 
 static void shapes_that_no_kernel_takes_are_refused(void **state) {
-    struct gpu_shape shape = {132, 32};
+    struct gpu_shape shape = {.multiprocessors = 132, .wave = 32};
     struct gpu_norm norm = {.cols = GPU_ROW_MOST + 1};
     assert_int_equal(gpu_launch_norm(&norm, 1).kernel, GPU_NO_KERNEL);
     struct gpu_mix_norm mix = {.cols = GPU_ROW_MOST + 1};
@@ -159,7 +174,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     experts.cols = 64;
     experts.top_k = 2; /* of one choice */
     assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
-    struct gpu_mla_split mla = {.heads = 1, .latent = 20, .extra = 4, .shares = 1};
+    struct gpu_mla_decode mla = {.heads = 1, .latent = 20, .extra = 4, .shares = 1};
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     mla.latent = 16;
     mla.extra = 8;
@@ -188,7 +203,8 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
 /* More waves share a row of a small matrix than of a large one, fewer rows of x take the kernel
  * whose lanes multiply, and many that of large tiles. */
 static void products_are_split_so_that_the_device_is_full(void **state) {
-    struct gpu_shape h200 = {132, 32}, mi355x = {256, 64};
+    struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32};
+    struct gpu_shape mi355x = {.multiprocessors = 256, .wave = 64};
     static const struct {
         uint32_t x_rows, rows, split[2];
         enum gpu_kernel kernel;
@@ -218,6 +234,7 @@ int main(void) {
         cmocka_unit_test(routes_are_those_of_the_reference),
         cmocka_unit_test(experts_are_those_of_the_reference),
         cmocka_unit_test(latent_attention_is_that_of_the_formula),
+        cmocka_unit_test(expanded_attention_is_that_of_the_formula),
         cmocka_unit_test(history_is_written_where_it_belongs),
         cmocka_unit_test(embeddings_are_those_of_the_table),
         cmocka_unit_test(gated_activations_are_those_of_the_reference),

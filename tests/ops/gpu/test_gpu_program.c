@@ -176,6 +176,35 @@ static void sequences_of_a_batch_do_not_touch_each_other(void **state) {
     gpu_device_close(o.device);
 }
 
+/* A device has room for the expanded history of as many positions as a step has rows: two steps of
+ * 64 rows, the second of which needs two pieces, beside one step of all. */
+static void a_history_longer_than_the_room_is_expanded_in_pieces(void **state) {
+    enum { N = 128, HALF = 64 };
+    static const uint32_t whole[] = {N, 0}, halves[] = {HALF, 0};
+    for (int v = 0; v < (RIG_SLOW ? 1 : EMULATED_VENDORS); v++) {
+        float *logits[2];
+        int32_t ids[N];
+        uint32_t vocab = 0;
+        for (int k = 0; k < 2; k++) {
+            struct rig g;
+            struct runner_options o = options_of(emulated_open(v), 1);
+            o.positions = N;
+            o.rows = o.logits = k ? HALF : N;
+            rig_open(&g, MODEL, &o);
+            vocab = g.m.vocab;
+            rig_ids(ids, N, vocab, 11);
+            logits[k] = logits_of(&g, ids, N, k ? halves : whole);
+            rig_close(&g);
+            gpu_device_close(o.device);
+        }
+        double error = rms(logits[0], logits[1], (size_t)N * vocab);
+        if (!(error <= 0.1))
+            fail_msg("%s: root mean square difference %.4f", emulated_vendors[v].library, error);
+        test_free(logits[0]);
+        test_free(logits[1]);
+    }
+}
+
 static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
     struct gpu_device *d;
     weir_error err;
@@ -207,6 +236,7 @@ int main(void) {
         cmocka_unit_test(logits_keep_the_bound_of_bf16),
         cmocka_unit_test(a_graph_gives_the_bits_of_single_launches),
         cmocka_unit_test(sequences_of_a_batch_do_not_touch_each_other),
+        cmocka_unit_test(a_history_longer_than_the_room_is_expanded_in_pieces),
         cmocka_unit_test(what_a_device_cannot_do_is_said_when_it_is_opened),
     };
     return cmocka_run_group_tests(tests, emulated_begin, emulated_end);

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if !defined(GPU_WAVE) || (GPU_WAVE != 32 && GPU_WAVE != 64)
@@ -92,6 +93,11 @@ GPU_FN uint32_t gpu_bf16_pair(float lo, float hi) {
 GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
+}
+
+GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
+    w = upper ? w >> 16 : w;
+    return (w & 0xFFu) << 8 | (w & 0xFF00u) << 16;
 }
 
 /* Every collective puts down what this lane gives and takes up what others gave. */
@@ -249,5 +255,12 @@ GPU_FN void gpu_strips_transposed(struct gpu_strips *s, const uint16_t *tile, ui
         memcpy(&s->row[i], strip, sizeof strip);
     }
 }
+GPU_FN void gpu_fail(void) {
+    abort();
+}
+
+#if GPU_WAVE == 32
+#include "ops/gpu/emu/dialect_emu_wgmma.h"
+#endif
 
 #endif

@@ -307,7 +307,7 @@ weir_status emu_run(const struct emu_launch *l, weir_error *err) {
     b.fiber = calloc(l->threads, sizeof *b.fiber);
     b.wave = calloc(l->threads / l->wave, sizeof *b.wave);
     /* To the byte, so that a sanitizer sees what reaches beyond it. */
-    bool taken = posix_memalign(&b.shared, 16, l->shared_bytes ? l->shared_bytes : 1) == 0;
+    bool taken = posix_memalign(&b.shared, 1024, l->shared_bytes ? l->shared_bytes : 1) == 0;
     bool ready = stacks && list && b.fiber && b.wave && taken;
     if (ready) {
         order_blocks(l, list, n);

@@ -2,8 +2,10 @@
  * shares together. */
 #include "ops/gpu/kernels/mla.h"
 
+enum { MERGE_AHEAD = 8 };
+
 /* Asks for the tile of positions from `from` on, those below `end`. */
-GPU_FN void mla_fetch(const struct gpu_mla_split *a, const int32_t *pages,
+GPU_FN void mla_fetch(const struct gpu_mla_decode *a, const int32_t *pages,
                       uint16_t (*tile)[GPU_MLA_ROW], uint32_t from, uint32_t end) {
     const uint32_t width = a->latent + a->extra, pieces = (width + 31) / 32 * 4;
     for (uint32_t i = gpu_thread(); i < MLA_POSITIONS * pieces; i += MLA_THREADS) {
@@ -17,7 +19,7 @@ GPU_FN void mla_fetch(const struct gpu_mla_split *a, const int32_t *pages,
     }
 }
 
-GPU_KERNEL(weir_mla_split, gpu_mla_split, MLA_THREADS, 1) {
+GPU_KERNEL(weir_mla_split, gpu_mla_decode, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
     const struct mla_share m = mla_share_of(&a);
     gpu_wait_previous();
@@ -47,16 +49,19 @@ GPU_KERNEL(weir_mla_split, gpu_mla_split, MLA_THREADS, 1) {
     mla_put(&a, s, &m, top, total, sum);
 }
 
-enum { MERGE_THREADS = 512, MERGE_GROUPS = 4, MERGE_LANES = MERGE_THREADS / MERGE_GROUPS };
-
-GPU_KERNEL(weir_mla_merge, gpu_mla_merge, MERGE_THREADS, 1) {
+/* A block has some latents of a head; groups of threads take a share each, every so manieth. */
+GPU_KERNEL(weir_mla_merge, gpu_mla_decode, GPU_MERGE_THREADS, 2) {
     GPU_SHARED(struct gpu_mla_merge_shared, s);
+    const uint32_t parts = (a.latent + a.columns - 1) / a.columns;
+    const uint32_t head = gpu_block_x() / parts, col0 = gpu_block_x() % parts * a.columns;
     const struct gpu_mla_seq seq = a.seqs[gpu_block_y()];
     gpu_wait_previous();
     gpu_launch_next();
     const uint32_t n = (seq.positions + seq.share - 1) / seq.share;
-    const uint64_t place = ((uint64_t)seq.row * a.heads + gpu_block_x()) * a.shares;
+    const uint64_t place = ((uint64_t)seq.row * a.heads + head) * a.shares;
     const float *lse = a.lse + place;
+    const uint32_t lanes = a.columns / 4, groups = GPU_MERGE_THREADS / lanes;
+    const uint32_t group = gpu_thread() / lanes, col = col0 + gpu_thread() % lanes * 4;
     float top = -GPU_INFINITY, total = 0;
     for (uint32_t i = gpu_lane(); i < n; i += GPU_WAVE)
         top = lse[i] > top ? lse[i] : top;
@@ -64,26 +69,38 @@ GPU_KERNEL(weir_mla_merge, gpu_mla_merge, MERGE_THREADS, 1) {
     for (uint32_t i = gpu_lane(); i < n; i += GPU_WAVE)
         total += gpu_exp2(lse[i] - top);
     total = gpu_wave_sum(total);
-    for (uint32_t i = gpu_thread(); i < n; i += MERGE_THREADS)
+    for (uint32_t i = gpu_thread(); i < n; i += GPU_MERGE_THREADS)
         s->weight[i] = gpu_exp2(lse[i] - top) * gpu_rcp(total);
     gpu_barrier();
-    /* Four groups of threads take every fourth share each. */
-    const uint32_t group = gpu_thread() / MERGE_LANES, col = gpu_thread() % MERGE_LANES * 4;
     float sum[4] = {0, 0, 0, 0};
-    if (col < a.latent)
-        for (uint32_t i = group; i < n; i += MERGE_GROUPS) {
-            float f[4];
-            widen_f32x4(f, gpu_load16(a.part + (place + i) * a.latent + col));
+    if (col < a.latent) {
+        const float *part = a.part + place * a.latent + col;
+        /* Loads of several shares are on their way at a time. */
+        for (uint32_t i = group; i < n; i += MERGE_AHEAD * groups) {
+            struct gpu_u4 v[MERGE_AHEAD];
             GPU_UNROLL
-            for (uint32_t e = 0; e < 4; e++)
-                sum[e] += s->weight[i] * f[e];
+            for (uint32_t k = 0; k < MERGE_AHEAD; k++)
+                if (i + k * groups < n)
+                    v[k] = gpu_load16_stream(part + (uint64_t)(i + k * groups) * a.latent);
+            GPU_UNROLL
+            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+                float f[4];
+                if (i + k * groups >= n)
+                    continue;
+                widen_f32x4(f, v[k]);
+                GPU_UNROLL
+                for (uint32_t e = 0; e < 4; e++)
+                    sum[e] += s->weight[i + k * groups] * f[e];
+            }
         }
-    GPU_UNROLL
-    for (uint32_t e = 0; e < 4; e++)
-        if (col < a.latent)
-            s->sum[group][col + e] = sum[e];
+    }
+    gpu_store16(s->sum + gpu_thread() * 4, f32x4(sum));
     gpu_barrier();
-    for (uint32_t c = gpu_thread(); c < a.latent; c += MERGE_THREADS)
-        a.out[(uint64_t)seq.row * a.out_stride + gpu_block_x() * a.latent + c] =
-            gpu_to_bf16(s->sum[0][c] + s->sum[1][c] + s->sum[2][c] + s->sum[3][c]);
+    for (uint32_t c = gpu_thread(); c < a.columns; c += GPU_MERGE_THREADS) {
+        float all = 0;
+        for (uint32_t g = 0; g < groups; g++)
+            all += s->sum[g * a.columns + c];
+        if (col0 + c < a.latent)
+            a.out[(uint64_t)seq.row * a.out_stride + head * a.latent + col0 + c] = gpu_to_bf16(all);
+    }
 }

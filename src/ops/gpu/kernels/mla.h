@@ -29,7 +29,7 @@ typedef struct gpu_mla_shared_64 mla_shared;
 #endif
 
 /* Queries of the block's heads, zero where there is no head and beyond the last value. */
-GPU_FN void mla_queries(const struct gpu_mla_split *a, mla_shared *s, uint32_t row,
+GPU_FN void mla_queries(const struct gpu_mla_decode *a, mla_shared *s, uint32_t row,
                         uint32_t head0) {
     const uint32_t width = a->latent + a->extra, padded = (width + 31) / 32 * 32;
     const struct gpu_u4 none = {0, 0, 0, 0};
@@ -46,7 +46,7 @@ GPU_FN void mla_queries(const struct gpu_mla_split *a, mla_shared *s, uint32_t r
 }
 
 /* Scores of the tile; two waves share the values of a record. */
-GPU_FN void mla_scores(const struct gpu_mla_split *a, mla_shared *s,
+GPU_FN void mla_scores(const struct gpu_mla_decode *a, mla_shared *s,
                        const uint16_t (*tile)[GPU_MLA_ROW]) {
     enum { TILES = MLA_POSITIONS / TILE };
     const uint32_t t = gpu_wave() % TILES, half = gpu_wave() / TILES;
@@ -68,7 +68,7 @@ GPU_FN void mla_scores(const struct gpu_mla_split *a, mla_shared *s,
 
 /* Weights of the tile's positions from their scores; 16 lanes have a head. `top` and `total`: of
  * that head so far. */
-GPU_FN void mla_weights(const struct gpu_mla_split *a, mla_shared *s, uint32_t from, uint32_t end,
+GPU_FN void mla_weights(const struct gpu_mla_decode *a, mla_shared *s, uint32_t from, uint32_t end,
                         float *top, float *total) {
     enum { EACH = MLA_POSITIONS / 16 };
     const uint32_t head = gpu_thread() / 16, lane = gpu_thread() % 16;
@@ -101,7 +101,7 @@ GPU_FN void mla_weights(const struct gpu_mla_split *a, mla_shared *s, uint32_t f
 }
 
 /* sum = sum * factor + weights times latents, for this wave's columns. */
-GPU_FN void mla_sum(const struct gpu_mla_split *a, const mla_shared *s,
+GPU_FN void mla_sum(const struct gpu_mla_decode *a, const mla_shared *s,
                     const uint16_t (*tile)[GPU_MLA_ROW], struct gpu_sums *sum) {
     GPU_UNROLL
     for (uint32_t c = 0; c < MLA_PART; c++) {
@@ -130,7 +130,7 @@ struct mla_share {
     struct gpu_mla_seq seq;
     uint32_t head0, begin, end;
 };
-GPU_FN struct mla_share mla_share_of(const struct gpu_mla_split *a) {
+GPU_FN struct mla_share mla_share_of(const struct gpu_mla_decode *a) {
     const uint32_t tiles = (a->heads + GPU_MLA_HEADS - 1) / GPU_MLA_HEADS;
     struct mla_share m;
     m.seq = a->seqs[gpu_block_y() / tiles];
@@ -141,7 +141,7 @@ GPU_FN struct mla_share mla_share_of(const struct gpu_mla_split *a) {
 }
 
 /* Scores, weights and sum of the tile of positions from `from` on, which all threads see. */
-GPU_FN void mla_tile(const struct gpu_mla_split *a, mla_shared *s,
+GPU_FN void mla_tile(const struct gpu_mla_decode *a, mla_shared *s,
                      const uint16_t (*tile)[GPU_MLA_ROW], uint32_t from, uint32_t end, float *top,
                      float *total, struct gpu_sums *sum) {
     mla_scores(a, s, tile);
@@ -162,7 +162,7 @@ GPU_FN void mla_clear(struct gpu_sums *sum) {
 }
 
 /* The share's results. */
-GPU_FN void mla_put(const struct gpu_mla_split *a, mla_shared *s, const struct mla_share *m,
+GPU_FN void mla_put(const struct gpu_mla_decode *a, mla_shared *s, const struct mla_share *m,
                     float top, float total, const struct gpu_sums *sum) {
     const uint32_t head = gpu_thread() / 16;
     const uint64_t place = ((uint64_t)m->seq.row * a->heads + m->head0) * a->shares + gpu_block_x();

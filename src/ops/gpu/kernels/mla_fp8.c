@@ -17,11 +17,11 @@ struct fp8_words {
 };
 
 /* Bytes of a record in front of its extra values. */
-GPU_FN uint32_t extra_at(const struct gpu_mla_split *a) {
+GPU_FN uint32_t extra_at(const struct gpu_mla_decode *a) {
     return a->latent + (a->latent + GPU_KV_SCALED - 1) / GPU_KV_SCALED * 4;
 }
 
-GPU_FN void fp8_take(const struct gpu_mla_split *a, const int32_t *pages, struct fp8_words *w,
+GPU_FN void fp8_take(const struct gpu_mla_decode *a, const int32_t *pages, struct fp8_words *w,
                      uint32_t from, uint32_t end) {
     const uint32_t words = a->record_bytes / 4;
     GPU_UNROLL
@@ -40,7 +40,7 @@ GPU_FN void fp8_take(const struct gpu_mla_split *a, const int32_t *pages, struct
     }
 }
 
-GPU_FN void fp8_put(const struct gpu_mla_split *a, const struct fp8_words *w,
+GPU_FN void fp8_put(const struct gpu_mla_decode *a, const struct fp8_words *w,
                     uint16_t (*tile)[GPU_MLA_ROW]) {
     const uint32_t words = a->record_bytes / 4, extra = extra_at(a);
     GPU_UNROLL
@@ -63,13 +63,13 @@ GPU_FN void fp8_put(const struct gpu_mla_split *a, const struct fp8_words *w,
 }
 
 /* What products read beyond a record's values, up to a multiple of 32, is never written again. */
-GPU_FN void fp8_pad(const struct gpu_mla_split *a, mla_shared *s) {
+GPU_FN void fp8_pad(const struct gpu_mla_decode *a, mla_shared *s) {
     const uint32_t width = a->latent + a->extra, pad = (width + 31) / 32 * 32 - width;
     for (uint32_t i = gpu_thread(); i < MLA_STAGES * MLA_POSITIONS * pad; i += MLA_THREADS)
         s->kv[i / (MLA_POSITIONS * pad)][i / pad % MLA_POSITIONS][width + i % pad] = 0;
 }
 
-GPU_KERNEL(weir_mla_split_fp8, gpu_mla_split, MLA_THREADS, 1) {
+GPU_KERNEL(weir_mla_split_fp8, gpu_mla_decode, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
     const struct mla_share m = mla_share_of(&a);
     gpu_wait_previous();

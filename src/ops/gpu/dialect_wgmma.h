@@ -1,0 +1,131 @@
+/* dialect_wgmma.h: products of four waves (wgmma) for NVIDIA sm_90a. Included by dialect_cuda.h
+ * alone. What they mean is written in dialect.h.
+ *
+ * Descriptors: a panel's rows of 128 bytes are swizzled over 1024, eight rows. Row by row (k runs
+ * along rows) the second offset is from eight rows to the next eight, and a step of 16 k is 32
+ * bytes inside the swizzle. Read across (k runs down the rows) the first offset is from a panel to
+ * the next, the second from eight k to the next eight. */
+#ifndef WEIR_OPS_GPU_DIALECT_WGMMA_H
+#define WEIR_OPS_GPU_DIALECT_WGMMA_H
+
+#define GPU_WARPGROUPS 1
+
+GPU_FN uint64_t gpu_wg_descriptor(uint32_t address, uint32_t panel_bytes) {
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel_bytes >> 4) << 16 |
+           (address & 0x3FFFF) >> 4;
+}
+GPU_FN uint64_t gpu_wg_along(const uint16_t *panel, uint32_t k) {
+    return gpu_wg_descriptor(gpu_shared_address(panel) + k * 32, 16);
+}
+GPU_FN uint64_t gpu_wg_across(const uint16_t *panel, uint32_t k, uint32_t panel_bytes) {
+    return gpu_wg_descriptor(gpu_shared_address(panel) + k * 2048, panel_bytes);
+}
+
+GPU_FN void gpu_wg_seen(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Sums that are on their way must stay where they are: each is named in front of the first product
+ * and behind the wait, so that no copy of one is made in between. */
+GPU_FN void gpu_wg_hold(float *sum, const uint32_t n) {
+    GPU_UNROLL
+    for (uint32_t i = 0; i < n; i++)
+        asm volatile("" : "+f"(sum[i])::"memory");
+}
+GPU_FN void gpu_wg_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+GPU_FN void gpu_wg_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+#define gpu_wg_wait(N) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory")
+
+#define WG_8(C, I)                                                                                 \
+    "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3]), "+f"(C[I + 4]), "+f"(C[I + 5]),    \
+        "+f"(C[I + 6]), "+f"(C[I + 7])
+#define WG_SUMS_16(C) WG_8(C, 0)
+#define WG_SUMS_48(C) WG_8(C, 0), WG_8(C, 8), WG_8(C, 16)
+#define WG_SUMS_128(C)                                                                             \
+    WG_8(C, 0), WG_8(C, 8), WG_8(C, 16), WG_8(C, 24), WG_8(C, 32), WG_8(C, 40), WG_8(C, 48),       \
+        WG_8(C, 56)
+#define WG_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WG_NAMES_48                                                                                \
+    WG_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define WG_NAMES_128                                                                               \
+    WG_NAMES_48                                                                                    \
+    ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
+    "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "   \
+    "%60, %61, %62, %63"
+
+/* F0 to F4: the numbers of the operands behind the sums. */
+#define WG_PRODUCTS(N, F0, F1, F2, F3, F4)                                                         \
+    GPU_FN void wg_rows_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k,            \
+                            bool add) {                                                            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " F2 ", 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
+                     "}, " F0 ", " F1 ", p, 1, 1, 0, 0;\n}\n"                                      \
+                     : WG_SUMS_##N(c)                                                              \
+                     : "l"(gpu_wg_along(a, k)), "l"(gpu_wg_along(b, k)), "r"((int)add));           \
+    }                                                                                              \
+    GPU_FN void wg_columns_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k) {       \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
+                     "}, " F0 ", " F1 ", p, 1, 1, 1, 0;\n}\n"                                      \
+                     : WG_SUMS_##N(c)                                                              \
+                     : "l"(gpu_wg_across(a, k, 16)), "l"(gpu_wg_along(b, k)));                     \
+    }                                                                                              \
+    GPU_FN void wg_values_##N(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, uint32_t rows) {  \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
+                     "}, {" F0 ", " F1 ", " F2 ", " F3 "}, " F4 ", p, 1, 1, 1;\n}\n"               \
+                     : WG_SUMS_##N(c)                                                              \
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
+                       "l"(gpu_wg_across(b, k, rows * 128)));                                      \
+    }
+/* A from registers, B as for rows: 16 columns. */
+GPU_FN void wg_rows_of_16(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, bool add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" WG_NAMES_16
+                 "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
+                 : WG_SUMS_16(c)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(gpu_wg_along(b, k)), "r"((int)add));
+}
+WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
+WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
+WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
+
+/* n: 16, 48 or 128, a constant. */
+GPU_FN void gpu_wg_rows(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
+                        uint32_t k, const bool add) {
+    if (n == 16)
+        wg_rows_16(c, a, b, k, add);
+    else if (n == 48)
+        wg_rows_48(c, a, b, k, add);
+    else
+        wg_rows_128(c, a, b, k, add);
+}
+/* n: 16. */
+GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
+                           const bool add) {
+    if (n == 16)
+        wg_rows_of_16(c, a, b, k, add);
+}
+GPU_FN void gpu_wg_columns(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
+                           uint32_t k) {
+    if (n == 16)
+        wg_columns_16(c, a, b, k);
+    else if (n == 48)
+        wg_columns_48(c, a, b, k);
+    else
+        wg_columns_128(c, a, b, k);
+}
+GPU_FN void gpu_wg_values(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
+                          uint32_t rows) {
+    if (n == 16)
+        wg_values_16(c, a, b, k, rows);
+    else if (n == 48)
+        wg_values_48(c, a, b, k, rows);
+    else
+        wg_values_128(c, a, b, k, rows);
+}
+
+#endif
