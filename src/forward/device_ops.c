@@ -565,9 +565,10 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
         .beta = a->act.beta,
         .linear_beta = a->act.linear_beta,
         .bf16 = w->dtype == DTYPE_BF16,
-        .experts = a->experts,
+        .grouped = gpu_experts_grouped(rows * a->top_k, a->experts),
         .offsets = at_address(p->offsets),
         .order = at_address(p->order),
+        .experts = a->experts,
     };
     r.codes[0] = experts(p, w, a->experts, &r.scales[0]);
     return r;
@@ -582,7 +583,7 @@ static void experts_up(struct device_program *p, const struct op *op, const stru
     r.x_stride = a->z.stride * 2;
     r.h = half(p, a->h, 0);
     r.out_stride = a->h.stride * 2;
-    if (many) {
+    if (r.grouped) {
         const struct gpu_group group = {.ids = r.ids,
                                         .offsets = at_address(p->offsets),
                                         .order = at_address(p->order),
@@ -591,11 +592,12 @@ static void experts_up(struct device_program *p, const struct op *op, const stru
         device_launch(p, op, gpu_launch_group(&group), &group, true);
     }
     device_launch(p, op,
-                  many ? gpu_launch_experts_up_many(&r, p->shape) : gpu_launch_experts_up(&r), &r,
-                  true);
+                  many ? gpu_launch_experts_up_many(&r, p->shape)
+                       : gpu_launch_experts_up(&r, p->shape),
+                  &r, true);
 }
 
-/* The choices are sorted as they were for experts_up. */
+/* The choices are grouped as they were for experts_up. */
 static void experts_down(struct device_program *p, uint32_t i, const struct batch *b) {
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;

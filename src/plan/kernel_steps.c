@@ -38,25 +38,35 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_gemv_4:
         kernel_list_add(l, name, launches, g,
                         "1 to 4 rows: 2 rows of W at a time without tiles, %u of %u waves on each: "
-                        "as few as make 4 workgroups a unit, or all",
+                        "as few as let all workgroups be there at once, or all",
                         a.split, waves);
         break;
-    case GPU_weir_skinny_1:
-    case GPU_weir_skinny_2:
-    case GPU_weir_skinny_4:
+    case GPU_weir_skinny_8:
+    case GPU_weir_skinny_16:
+    case GPU_weir_skinny_32:
+    case GPU_weir_skinny_64:
         kernel_list_add(l, name, launches, g,
-                        "5 to 64 rows: tiles of 16 rows of W straight from memory, %u of %u waves "
-                        "on each: as few as make 4 workgroups a unit, or all",
-                        a.split, waves);
+                        "5 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
+                        "columns: larger ones leave units idle");
+        break;
+    case GPU_weir_skinny_8_wide:
+    case GPU_weir_skinny_16_wide:
+    case GPU_weir_skinny_32_wide:
+    case GPU_weir_skinny_64_wide:
+        kernel_list_add(
+            l, name, launches, g,
+            "5 to 64 rows: three or four tiles of 16 rows of W a workgroup, whose waves "
+            "share the columns: x is read once for all");
         break;
     case GPU_weir_gemm_128:
-    case GPU_weir_gemm_256:
+    case GPU_weir_gemm_192:
+    case GPU_weir_gemm_wg:
         kernel_list_add(
             l, name, launches, g,
             "more than 64 rows go through local memory: rounds over the units (%llu) by "
             "tiles of %s are thought quicker than those by the other size",
             (unsigned long long)rounds(l, &g),
-            g.kernel == GPU_weir_gemm_256 ? "256 by 128" : "128 by 64");
+            g.kernel == GPU_weir_gemm_128 ? "128 by 64" : "192 by 128");
         break;
     default:
         kernel_list_add(l, name, launches, g,
@@ -360,13 +370,10 @@ static void dense(struct kernel_list *l, uint32_t layers) {
     linear(l, "dense_out", layers, out, l->rows);
 }
 
-/* Sorted by expert first, so that each is read once for a tile of its choices. */
+/* Each expert is read once for a tile of its choices. */
 static void experts_many(struct kernel_list *l, uint32_t layers, const struct gpu_experts *up,
                          const struct gpu_experts *down) {
     const struct gpu_shape shape = l->machine->shape;
-    const struct gpu_group group = {.slots = up->slots, .experts = up->experts};
-    kernel_list_add(l, "experts_group", layers, gpu_launch_group(&group),
-                    "%u choices of %u experts are worth sorting", up->slots, up->experts);
     kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up_many(up, shape),
                     "tiles of an expert's choices, one at most that is not full");
     kernel_list_add(l, "experts_down", layers, gpu_launch_experts_down_many(down, shape),
@@ -380,21 +387,26 @@ static void experts(struct kernel_list *l, uint32_t layers) {
                                    .top_k = m->top_k,
                                    .rows = inter,
                                    .cols = width,
+                                   .grouped = gpu_experts_grouped(l->rows * m->top_k, m->experts),
                                    .experts = m->experts,
                                    .bf16 = !m->mxfp4_experts};
     struct gpu_experts down = up;
     down.rows = width;
     down.cols = inter;
     const struct gpu_combine sum = {.top_k = m->top_k, .cols = width};
+    const struct gpu_group group = {.slots = up.slots, .experts = up.experts};
+    if (up.grouped)
+        kernel_list_add(l, "experts_group", layers, gpu_launch_group(&group),
+                        "%u choices of %u experts are worth sorting", up.slots, up.experts);
     if (gpu_experts_many(up.slots, m->experts)) {
         experts_many(l, layers, &up, &down);
     } else {
-        kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up(&up),
-                        "a workgroup 16 rows of an expert and choice; the first of an expert's "
-                        "choices does all of them");
-        kernel_list_add(l, "experts_down", layers,
-                        gpu_launch_experts_down(&down, l->machine->shape),
-                        "a workgroup 32 rows a wave of an expert and choice");
+        kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up(&up, l->machine->shape),
+                        "a workgroup 16 rows of an expert%s",
+                        up.grouped ? "" : " and choice; the first of an expert's choices does all");
+        kernel_list_add(
+            l, "experts_down", layers, gpu_launch_experts_down(&down, l->machine->shape),
+            "a workgroup 32 rows a wave of an expert%s", up.grouped ? "" : " and choice");
     }
     kernel_list_add(l, "experts_combine", layers, gpu_launch_combine(&sum, l->rows),
                     "a workgroup a row%s",

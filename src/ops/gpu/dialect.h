@@ -21,6 +21,8 @@
  *   gpu_max_u32(v) gpu_min_u32(v) over the wave
  *   gpu_sum16(v)                  over aligned groups of 16 lanes; every lane gets it
  *   gpu_mma16(acc, a, b)          acc += A B^T of 16 x 32 by 16 x 32 bf16 (see below)
+ *   gpu_mma_few(acc, a, b)        the same with the first GPU_FEW rows of B alone (8 or 16): b is
+ * strip 0 of a lane, acc the first GPU_FEW_SUMS of its sums
  *   gpu_strips_shared(s, tile, stride)                  strips of a tile [row][k] in shared memory
  *   gpu_strips_transposed(s, tile, stride)              strips of a tile [k][row] in shared memory
  *
@@ -35,6 +37,8 @@
  *   gpu_wait_previous() gpu_launch_next()   where the launch allowed the next kernel to begin
  * early: nothing that the kernel directly before wrote may be read above gpu_wait_previous(). What
  * an earlier one wrote is there, since every kernel lets the next begin behind its own wait.
+ *
+ * gpu_two_shifts(v, i, j)   v << i | v << j, for constants, where no bits of the two meet
  *
  * Numbers: gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
  * gpu_spread_bytes(w, upper): two bytes of w, the lower or the upper ones, each as the upper byte
@@ -51,7 +55,8 @@
  * of k at a time, of panels in shared memory: rows of 64 BF16 at a multiple of 1024 bytes, of which
  * piece (16 bytes) p of row r lies where gpu_panel(r, p) says, counted in elements. All lanes get
  * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
- *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4
+ *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4;
+ *                                       N 192 as well
  *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, A from registers; N 16
  *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
  *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers, as gpu_wg_operand leaves sums;

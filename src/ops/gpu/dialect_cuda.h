@@ -85,6 +85,13 @@ GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     return __byte_perm(w, 0, upper ? 0x3424 : 0x1404);
 }
 
+/* One multiplication: shifts and ands have a pipe of half the width, which unpacking fills. */
+GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
+    uint32_t both;
+    asm("mul.lo.u32 %0, %1, %2;" : "=r"(both) : "r"(v), "r"(1u << by | 1u << or_by));
+    return both;
+}
+
 GPU_FN float gpu_shuffle_xor(float v, uint32_t mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, (int)mask);
 }
@@ -164,7 +171,7 @@ GPU_FN void gpu_launch_next(void) {
 #endif
 }
 
-enum { GPU_STRIPS = 2, GPU_SUMS = 8 };
+enum { GPU_STRIPS = 2, GPU_SUMS = 8, GPU_FEW = 8, GPU_FEW_SUMS = 4 };
 struct gpu_strips {
     gpu_u4 row[GPU_STRIPS];
 };
@@ -188,6 +195,11 @@ GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
         gpu_mma_half(c->at + 4 * half, x.x, y.x, x.y, y.y, z.x, z.y);
         gpu_mma_half(c->at + 4 * half, x.z, y.z, x.w, y.w, z.z, z.w);
     }
+}
+GPU_FN void gpu_mma_few(float *c, const gpu_strips *a, gpu_u4 b) {
+    const gpu_u4 x = a->row[0], y = a->row[1];
+    gpu_mma_half(c, x.x, y.x, x.y, y.y, b.x, b.y);
+    gpu_mma_half(c, x.z, y.z, x.w, y.w, b.z, b.w);
 }
 /* Four 8 x 8 matrices at a time, of k 0..7, 8..15, ...; lane t of four gets pairs 2t, 2t+1 of each.
  */

@@ -81,6 +81,9 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
 }
+GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
+    return v << by | v << or_by;
+}
 
 GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     w = upper ? w >> 16 : w;
@@ -158,7 +161,7 @@ GPU_FN void gpu_fence(void) {
 GPU_FN void gpu_wait_previous(void) {}
 GPU_FN void gpu_launch_next(void) {}
 
-enum { GPU_STRIPS = 1, GPU_SUMS = 4 };
+enum { GPU_STRIPS = 1, GPU_SUMS = 4, GPU_FEW = 16, GPU_FEW_SUMS = 4 };
 struct gpu_strips {
     gpu_u4 row[GPU_STRIPS];
 };
@@ -182,6 +185,13 @@ GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
                                                   0);
     for (int i = 0; i < 4; i++)
         c->at[i] = d[i];
+}
+GPU_FN void gpu_mma_few(float *c, const gpu_strips *a, gpu_u4 b) {
+    gpu_sums sums = {{c[0], c[1], c[2], c[3]}};
+    const gpu_strips rows = {{b}};
+    gpu_mma16(&sums, a, &rows);
+    for (int i = 0; i < 4; i++)
+        c[i] = sums.at[i];
 }
 GPU_FN void gpu_strips_shared(gpu_strips *s, const uint16_t *tile, uint32_t stride) {
     s->row[0] = gpu_load16(tile + gpu_lane() % 16 * stride + gpu_lane() / 16 * 8);

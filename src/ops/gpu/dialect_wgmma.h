@@ -47,7 +47,8 @@ GPU_FN void gpu_wg_commit(void) {
 #define WG_SUMS_128(C)                                                                             \
     WG_8(C, 0), WG_8(C, 8), WG_8(C, 16), WG_8(C, 24), WG_8(C, 32), WG_8(C, 40), WG_8(C, 48),       \
         WG_8(C, 56)
-#define WG_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WG_SUMS_192(C) WG_SUMS_128(C), WG_8(C, 64), WG_8(C, 72), WG_8(C, 80), WG_8(C, 88)
+#define WG_NAMES_16    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define WG_NAMES_48                                                                                \
     WG_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
 #define WG_NAMES_128                                                                               \
@@ -55,6 +56,10 @@ GPU_FN void gpu_wg_commit(void) {
     ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
     "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "   \
     "%60, %61, %62, %63"
+#define WG_NAMES_192                                                                               \
+    WG_NAMES_128                                                                                   \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+    "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 /* F0 to F4: the numbers of the operands behind the sums. */
 #define WG_PRODUCTS(N, F0, F1, F2, F3, F4)                                                         \
@@ -92,16 +97,26 @@ GPU_FN void wg_rows_of_16(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, boo
 WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
 WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
 WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
+/* Both from shared memory, 192 columns. */
+GPU_FN void wg_rows_192(float *c, const uint16_t *a, const uint16_t *b, uint32_t k, bool add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" WG_NAMES_192
+                 "}, %96, %97, p, 1, 1, 0, 0;\n}\n"
+                 : WG_SUMS_192(c)
+                 : "l"(gpu_wg_along(a, 0) + k * 2), "l"(gpu_wg_along(b, 0) + k * 2), "r"((int)add));
+}
 
-/* n: 16, 48 or 128, a constant. */
+/* n: 16, 48, 128 or 192, a constant. */
 GPU_FN void gpu_wg_rows(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
                         uint32_t k, const bool add) {
     if (n == 16)
         wg_rows_16(c, a, b, k, add);
     else if (n == 48)
         wg_rows_48(c, a, b, k, add);
-    else
+    else if (n == 128)
         wg_rows_128(c, a, b, k, add);
+    else
+        wg_rows_192(c, a, b, k, add);
 }
 /* n: 16. */
 GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,

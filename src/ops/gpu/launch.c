@@ -50,28 +50,99 @@ static uint32_t tiles_of(struct gpu_linear *a, uint32_t x_rows, uint32_t rows) {
     return blocks;
 }
 
-/* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a quarter of one
- * of 256 by 128, but reads twice as much for a multiplication: 5 to 12, by the figures for
- * bandwidth of a cache, not measured. */
+/* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a third of one of
+ * 192 by 128, but reads nearly twice as much for a multiplication: 5 to 9, by the figures for
+ * bandwidth of a cache. Products of warpgroups take as long for the large tile as waves for the
+ * small one, measured on an H200. */
 static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape) {
-    enum { SMALL = 5, LARGE = 12 };
+    enum { SMALL = 5 };
+    const uint32_t large_tile = shape.warpgroups ? 5 : 9;
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
     uint32_t blocks = tiles_of(a, 128, 64);
     uint64_t small = (uint64_t)SMALL * gpu_divide_up(blocks * steps, at_once);
-    uint64_t large = (uint64_t)LARGE * gpu_divide_up(tiles_of(a, 256, 128) * steps, at_once);
+    uint64_t large = (uint64_t)large_tile * gpu_divide_up(tiles_of(a, 192, 128) * steps, at_once);
     a->split = 1;
+    if (shape.warpgroups && large <= small)
+        return (struct gpu_launch){GPU_weir_gemm_wg, tiles_of(a, GPU_GEMM_WG_X, GPU_GEMM_WG_W),
+                                   steps, 256, sizeof(struct gpu_gemm_wg_shared)};
     if (large <= small)
-        return (struct gpu_launch){GPU_weir_gemm_256, tiles_of(a, 256, 128), steps, 8 * shape.wave,
-                                   shape.wave == 32 ? sizeof(struct gpu_gemm_256_shared_32)
-                                                    : sizeof(struct gpu_gemm_256_shared_64)};
+        return (struct gpu_launch){GPU_weir_gemm_192, tiles_of(a, 192, 128), steps, 8 * shape.wave,
+                                   shape.wave == 32 ? sizeof(struct gpu_gemm_192_shared_32)
+                                                    : sizeof(struct gpu_gemm_192_shared_64)};
     blocks = tiles_of(a, 128, 64);
     return (struct gpu_launch){GPU_weir_gemm_128, blocks, steps, 4 * shape.wave,
                                shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
                                                 : sizeof(struct gpu_gemm_128_shared_64)};
 }
 
+/* The narrow kernel keeps more blocks on a multiprocessor, the wide one reads x less often: it is
+ * taken where its blocks reach most multiprocessors. */
+static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape) {
+#define SKINNY_KERNEL(NAME, TILES, ROWS, BLOCKS, STAGES)                                           \
+    {GPU_weir_##NAME,                                                                              \
+     TILES,                                                                                        \
+     ROWS,                                                                                         \
+     {sizeof(struct gpu_##NAME##_shared_32), sizeof(struct gpu_##NAME##_shared_64)}},
+    static const struct {
+        enum gpu_kernel kernel;
+        uint32_t tiles, rows;
+        size_t shared_bytes[2];
+    } skinny[] = {GPU_SKINNY_KERNELS(SKINNY_KERNEL)};
+    enum { THREADS = 256, TILE = 16, N = sizeof skinny / sizeof *skinny };
+    const uint32_t steps = a->steps ? a->steps : 1;
+    uint32_t take = N;
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t blocks = blocks_of(a, skinny[i].tiles * TILE) * steps;
+        if (a->x_rows > skinny[i].rows || (take < N && skinny[i].rows > skinny[take].rows))
+            continue;
+        if (take == N || 4 * blocks >= 3 * shape.multiprocessors)
+            take = i;
+    }
+    a->split = THREADS / shape.wave;
+    const uint32_t blocks = blocks_of(a, skinny[take].tiles * TILE);
+    return (struct gpu_launch){skinny[take].kernel, blocks, steps, THREADS,
+                               (uint32_t)skinny[take].shared_bytes[shape.wave == 64]};
+}
+
+/* As few waves for a group of rows as let all blocks be there at the same time: each must sum up at
+ * the end, and blocks that come later begin with nothing on its way. `a->split` is left alone where
+ * it is set. */
+static struct gpu_launch few_rows(struct gpu_linear *a, struct gpu_shape shape) {
+    enum {
+        THREADS = 256,
+        ROWS = 2,
+        RESIDENT = 3,
+        BEGINNING = 256 /* as long as so many columns */
+    };
+    const uint32_t waves = THREADS / shape.wave, steps = a->steps ? a->steps : 1;
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 1, cols = 0;
+    for (uint32_t p = 0; p < a->n_parts; p++) {
+        const uint32_t both = a->part[p].cols + (a->part[p].w2 ? a->part[p].cols2 : 0);
+        cols = both > cols ? both : cols;
+    }
+    for (uint32_t split = 1; split <= waves; split *= 2) {
+        const uint32_t blocks = blocks_of(a, waves / split * ROWS) * steps;
+        const uint64_t rounds = gpu_divide_up(blocks, RESIDENT * shape.multiprocessors);
+        const uint64_t time = rounds * (gpu_divide_up(cols, split) + BEGINNING);
+        if (time < least) {
+            least = time;
+            best = split;
+        }
+    }
+    if (!a->split)
+        a->split = best;
+    if (a->split > waves || waves % a->split)
+        return none;
+    return (struct gpu_launch){a->x_rows == 1   ? GPU_weir_gemv_1
+                               : a->x_rows == 2 ? GPU_weir_gemv_2
+                                                : GPU_weir_gemv_4,
+                               blocks_of(a, waves / a->split * ROWS), steps, THREADS,
+                               sizeof(struct gpu_gemv_shared)};
+}
+
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
-    enum { THREADS = 256, GEMV_ROWS = 2, TILE = 16, GEMV_MOST = 4, RESIDENT = 4 };
+    enum { GEMV_MOST = 4 };
     if (a->n_parts > GPU_PARTS || a->steps > BLOCKS_Y_MOST)
         return none;
     for (uint32_t p = 0; p < a->n_parts; p++)
@@ -82,27 +153,7 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
         return none;
     if (a->x_rows > GPU_SKINNY_ROWS)
         return many_rows(a, shape);
-    const bool tiles = a->x_rows > GEMV_MOST;
-    const uint32_t waves = THREADS / shape.wave, group = tiles ? TILE : GEMV_ROWS;
-    const uint32_t steps = a->steps ? a->steps : 1;
-    uint32_t split = a->split ? a->split : 1;
-    if (split > waves || waves % split)
-        return none;
-    /* As few waves for a group of rows as fill the device: each must sum up at the end. */
-    while (!a->split && split < waves &&
-           blocks_of(a, waves / split * group) * steps < RESIDENT * shape.multiprocessors)
-        split *= 2;
-    a->split = split;
-    const uint32_t blocks = blocks_of(a, waves / split * group);
-    enum gpu_kernel k = a->x_rows == 1    ? GPU_weir_gemv_1
-                        : a->x_rows == 2  ? GPU_weir_gemv_2
-                        : !tiles          ? GPU_weir_gemv_4
-                        : a->x_rows <= 16 ? GPU_weir_skinny_1
-                        : a->x_rows <= 32 ? GPU_weir_skinny_2
-                                          : GPU_weir_skinny_4;
-    return (struct gpu_launch){k, blocks, steps, THREADS,
-                               tiles ? sizeof(struct gpu_skinny_shared)
-                                     : sizeof(struct gpu_gemv_shared)};
+    return a->x_rows > GEMV_MOST ? some_rows(a, shape) : few_rows(a, shape);
 }
 
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs) {
@@ -133,31 +184,42 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape s
 }
 
 bool gpu_experts_many(uint64_t slots, uint32_t experts) {
-    enum { WORTH_SORTING = 4 }; /* choices an expert; not measured */
-    return slots > GPU_EXPERT_SLOTS || slots >= (uint64_t)WORTH_SORTING * experts;
+    enum { WORTH_TILES = 4 }; /* choices an expert; not measured */
+    return slots >= (uint64_t)WORTH_TILES * experts;
+}
+bool gpu_experts_grouped(uint64_t slots, uint32_t experts) {
+    return slots > GPU_SCANNED_SLOTS || gpu_experts_many(slots, experts);
 }
 
 static bool experts_fit(const struct gpu_experts *a) {
-    return a->cols % (a->bf16 ? 8 : 32) == 0 && (!a->bf16 || a->codes_stride % 16 == 0) &&
-           a->slots && a->top_k && a->slots % a->top_k == 0;
+    return a->cols % (a->bf16 ? 8 : 32) == 0 && (uint64_t)a->rows * a->cols < 1u << 31 &&
+           (!a->bf16 || a->codes_stride % 16 == 0) && a->slots && a->top_k &&
+           a->slots % a->top_k == 0;
 }
 
-struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a) {
-    enum { THREADS = 256, TILE = 16 };
-    if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
+/* A block for some rows of every expert if choices are grouped, else of every choice. */
+static struct gpu_launch experts_few(const struct gpu_experts *a, enum gpu_kernel kernel,
+                                     uint32_t rows, uint32_t threads, uint32_t shared_bytes) {
+    const uint32_t blocks_y = a->grouped ? a->experts : a->slots;
+    if (!experts_fit(a) || !blocks_y || (!a->grouped && a->slots > GPU_SCANNED_SLOTS) ||
+        blocks_y > BLOCKS_Y_MOST)
         return none;
-    return (struct gpu_launch){a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up,
-                               gpu_divide_up(a->rows, TILE), a->slots, THREADS,
-                               sizeof(struct gpu_experts_shared)};
+    return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows), blocks_y, threads,
+                               shared_bytes};
+}
+
+struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape) {
+    enum { THREADS = 256, TILE = 16 };
+    return experts_few(a, a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up, TILE, THREADS,
+                       shape.wave == 32 ? sizeof(struct gpu_experts_shared_32)
+                                        : sizeof(struct gpu_experts_shared_64));
 }
 
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape) {
-    enum { THREADS = 256, ROWS = 32 }; /* of W a wave */
-    if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS)
-        return none;
-    return (struct gpu_launch){a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down,
-                               gpu_divide_up(a->rows, THREADS / shape.wave * ROWS), a->slots,
-                               THREADS, sizeof(struct gpu_experts_shared)};
+    enum { ROWS = 32 }; /* of W a wave */
+    return experts_few(a, a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down,
+                       GPU_EXPERT_DOWN_WAVES * ROWS, GPU_EXPERT_DOWN_WAVES * shape.wave,
+                       sizeof(struct gpu_experts_down_shared));
 }
 
 struct gpu_launch gpu_launch_group(const struct gpu_group *a) {
@@ -174,7 +236,7 @@ static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows
                                       struct gpu_shape shape, enum gpu_kernel kernel) {
     const uint32_t tile = shape.wave == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64;
     const uint64_t tiles = (uint64_t)a->slots / tile + a->experts;
-    if (!experts_fit(a) || !a->experts || tiles > BLOCKS_Y_MOST)
+    if (!experts_fit(a) || !a->grouped || !a->experts || tiles > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows * GPU_MANY_GROUPS),
                                (uint32_t)tiles, GPU_MANY_WAVES * shape.wave,

@@ -15,9 +15,14 @@
     X(weir_gemv_1, gpu_linear, linear)                                                             \
     X(weir_gemv_2, gpu_linear, linear)                                                             \
     X(weir_gemv_4, gpu_linear, linear)                                                             \
-    X(weir_skinny_1, gpu_linear, linear)                                                           \
-    X(weir_skinny_2, gpu_linear, linear)                                                           \
-    X(weir_skinny_4, gpu_linear, linear)                                                           \
+    X(weir_skinny_8, gpu_linear, skinny)                                                           \
+    X(weir_skinny_16, gpu_linear, skinny)                                                          \
+    X(weir_skinny_32, gpu_linear, skinny)                                                          \
+    X(weir_skinny_64, gpu_linear, skinny)                                                          \
+    X(weir_skinny_8_wide, gpu_linear, skinny)                                                      \
+    X(weir_skinny_16_wide, gpu_linear, skinny)                                                     \
+    X(weir_skinny_32_wide, gpu_linear, skinny)                                                     \
+    X(weir_skinny_64_wide, gpu_linear, skinny)                                                     \
     X(weir_kda_step_128, gpu_kda_step, kda_step)                                                   \
     X(weir_kda_step_64, gpu_kda_step, kda_step)                                                    \
     X(weir_kda_step_32, gpu_kda_step, kda_step)                                                    \
@@ -35,7 +40,8 @@
     X(weir_mla_gather, gpu_mla_prefill, mla_prefill)                                               \
     X(weir_mla_attend, gpu_mla_prefill, mla_prefill)                                               \
     X(weir_mla_attend_wg, gpu_mla_prefill, mla_prefill_wgmma)                                      \
-    X(weir_gemm_256, gpu_linear, gemm)                                                             \
+    X(weir_gemm_wg, gpu_linear, gemm_wgmma)                                                        \
+    X(weir_gemm_192, gpu_linear, gemm)                                                             \
     X(weir_gemm_128, gpu_linear, gemm)                                                             \
     X(weir_mla_split_fp8, gpu_mla_decode, mla_fp8)                                                 \
     X(weir_mla_write_fp8, gpu_mla_write, mla_write)                                                \
@@ -91,14 +97,15 @@ struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t row
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs);
 struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);
-/* Up to GPU_EXPERT_SLOTS choices. With few for an expert they take less time than those below. */
-struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a);
+/* For few choices an expert. Up to GPU_SCANNED_SLOTS of them need not be grouped. */
+struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
-/* Whether so many choices among so many experts are worth sorting: each expert is then read once
- * for a tile of its choices. More than GPU_EXPERT_SLOTS must be. */
+/* Whether so many choices among so many experts are worth tiles of choices, below; and whether they
+ * must be grouped by expert by a launch before. */
 bool gpu_experts_many(uint64_t slots, uint32_t experts);
-/* The same for many choices, grouped by expert by a launch before. */
+bool gpu_experts_grouped(uint64_t slots, uint32_t experts);
 struct gpu_launch gpu_launch_group(const struct gpu_group *a);
+/* For many choices an expert. */
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);

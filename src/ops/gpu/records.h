@@ -21,7 +21,7 @@ enum {
     GPU_KV_SCALED = 128,     /* values of FP8 history that share a scale */
     GPU_SHARES_MOST = 256,   /* of the positions of a sequence */
     GPU_MERGE_THREADS = 256, /* that put shares together */
-    GPU_EXPERT_SLOTS = 4096, /* choices (rows times experts a row) of one launch */
+    GPU_SCANNED_SLOTS = 512, /* choices (rows times experts a row) that every block looks through */
 };
 
 /* out[r] = w[ids[r]], rows of cols BF16, a multiple of 8; ids[r] < 0: zeros. A block a row. */
@@ -95,7 +95,8 @@ struct gpu_linear {
     struct gpu_linear_part part[GPU_PARTS];
     uint32_t n_parts, x_rows;
     uint32_t steps; /* 0: one */
-    uint32_t split; /* waves that share a group of rows of W; divides the waves of a block */
+    uint32_t split; /* up to four rows of x: waves that share a group of rows of W; divides the
+                       waves of a block */
 };
 
 /* One token of one sequence. */
@@ -221,15 +222,16 @@ struct gpu_experts {
     const uint16_t *x;
     uint16_t *h;
     float *each;
-    const int32_t *ids; /* [slots]; for few rows alone */
+    const int32_t *ids; /* [slots]; of few choices, which are not grouped */
     uint64_t codes_stride, scales_stride;
     uint32_t slots, top_k;
     uint32_t rows, cols, x_stride, out_stride;
     uint32_t situ; /* struct glu */
     float beta, linear_beta;
     uint32_t bf16;                   /* the weights are */
-    const uint32_t *offsets, *order; /* of gpu_group; for many rows alone */
-    uint32_t experts;                /* likewise */
+    uint32_t grouped;                /* choices are, by expert: */
+    const uint32_t *offsets, *order; /* of gpu_group */
+    uint32_t experts;
 };
 
 /* Choices by expert: those of expert e are order[offsets[e]] to order[offsets[e + 1] - 1],
@@ -301,9 +303,6 @@ struct gpu_mix_norm_shared {
 struct gpu_gemv_shared {
     float part[8][8]; /* a wave's sums */
 };
-struct gpu_skinny_shared {
-    float part[8][GPU_SKINNY_ROWS / 16][16][16]; /* wave, tile of x, row of x, row of W */
-};
 struct gpu_kda_step_shared {
     float in[4][128]; /* q, k, v behind the convolution, decay */
     float o[128];
@@ -311,11 +310,48 @@ struct gpu_kda_step_shared {
 struct gpu_route_shared {
     float choice[2][GPU_EXPERTS_MOST]; /* a wave's biased scores */
 };
-struct gpu_experts_shared {
-    float part[8][2][16][16]; /* wave, matrix or part, choice, row */
-    uint32_t count[8];
-    uint16_t slots[GPU_EXPERT_SLOTS]; /* that chose this block's expert */
+/* Weights on their way to the waves of a block, a piece of 2 KiB a stage: 128 vectors of 16 bytes.
+ * `part`: what each wave has of the sums of two matrices, choice, row. */
+enum { GPU_EXPERT_STAGES = 4, GPU_EXPERT_VECTORS = 128, GPU_EXPERT_DOWN_WAVES = 4 };
+#define GPU_EXPERTS_SHARED(NAME, WAVES, FEW)                                                       \
+    struct NAME {                                                                                  \
+        uint32_t codes[WAVES][GPU_EXPERT_STAGES][GPU_EXPERT_VECTORS][4];                           \
+        float part[WAVES][2][FEW][16];                                                             \
+        uint16_t slots[GPU_SCANNED_SLOTS]; /* that chose this block's expert */                    \
+    }
+GPU_EXPERTS_SHARED(gpu_experts_shared_32, 8, 8);
+GPU_EXPERTS_SHARED(gpu_experts_shared_64, 4, 16);
+struct gpu_experts_down_shared {
+    uint32_t codes[GPU_EXPERT_DOWN_WAVES][GPU_EXPERT_STAGES][GPU_EXPERT_VECTORS][4];
+    uint16_t slots[GPU_SCANNED_SLOTS];
 };
+
+/* Kernels of a few rows of x: name, tiles of W, rows of x, blocks a multiprocessor, stages with
+ * waves of 32; with waves of 64 there is room for two. A stage of a wave: vectors of W, then of x;
+ * in place of all stages, later, its sums: row of x, row of W. */
+#define GPU_SKINNY_KERNELS(X)                                                                      \
+    X(skinny_8, 1, 8, 4, 4)                                                                        \
+    X(skinny_16, 1, 16, 3, 4)                                                                      \
+    X(skinny_32, 1, 32, 2, 4)                                                                      \
+    X(skinny_64, 1, 64, 1, 4)                                                                      \
+    X(skinny_8_wide, 3, 8, 2, 4)                                                                   \
+    X(skinny_16_wide, 3, 16, 2, 3)                                                                 \
+    X(skinny_32_wide, 4, 32, 1, 4)                                                                 \
+    X(skinny_64_wide, 4, 64, 1, 3)
+#define GPU_SKINNY_SHARED(NAME, TILES, ROWS, BLOCKS, STAGES)                                       \
+    struct gpu_##NAME##_shared_32 {                                                                \
+        union {                                                                                    \
+            uint32_t ring[8][STAGES][(2 * TILES + ROWS / 8) * 32][4];                              \
+            float part[8][ROWS][TILES * 16 + 4];                                                   \
+        };                                                                                         \
+    };                                                                                             \
+    struct gpu_##NAME##_shared_64 {                                                                \
+        union {                                                                                    \
+            uint32_t ring[4][2][(TILES + (ROWS + 15) / 16) * 64][4];                               \
+            float part[4][(ROWS + 15) / 16 * 16][TILES * 16];                                      \
+        };                                                                                         \
+    };
+GPU_SKINNY_KERNELS(GPU_SKINNY_SHARED)
 
 /* Rows of a chunk, and what its block and one of the states have in shared memory; `keys` of them:
  * the dimensions of a key, 32 at least. */
@@ -417,10 +453,22 @@ enum {
             float band[WAVES][16][COLS + GPU_BAND_PAD];                                            \
         };                                                                                         \
     }
-GPU_GEMM_SHARED(gpu_gemm_256_shared_32, 256 + 128, 64, 8, GPU_TILE_K_32, GPU_TILE_STAGES_32);
-GPU_GEMM_SHARED(gpu_gemm_256_shared_64, 256 + 128, 64, 8, GPU_TILE_K_64, GPU_TILE_STAGES_64);
+GPU_GEMM_SHARED(gpu_gemm_192_shared_32, 192 + 128, 64, 8, GPU_TILE_K_32, GPU_TILE_STAGES_32);
+GPU_GEMM_SHARED(gpu_gemm_192_shared_64, 192 + 128, 64, 8, GPU_TILE_K_64, GPU_TILE_STAGES_64);
 GPU_GEMM_SHARED(gpu_gemm_128_shared_32, 128 + 64, 32, 4, GPU_TILE_K_32, GPU_TILE_STAGES_32);
 GPU_GEMM_SHARED(gpu_gemm_128_shared_64, 128 + 64, 32, 4, GPU_TILE_K_64, GPU_TILE_STAGES_64);
+
+/* Panels of W and x (dialect.h); later the sums: row of x, row of W. */
+enum { GPU_GEMM_WG_X = 192, GPU_GEMM_WG_W = 128, GPU_GEMM_WG_STAGES = 5 };
+struct gpu_gemm_wg_stage {
+    uint16_t w[GPU_GEMM_WG_W][64], x[GPU_GEMM_WG_X][64];
+};
+struct gpu_gemm_wg_shared {
+    union {
+        struct gpu_gemm_wg_stage stage[GPU_GEMM_WG_STAGES];
+        float band[GPU_GEMM_WG_X][GPU_GEMM_WG_W + GPU_BAND_PAD];
+    };
+};
 
 enum { GPU_GROUP_EXPERTS = 8 }; /* of a block */
 struct gpu_group_shared {

@@ -49,10 +49,9 @@ static struct matrices mxfp4(struct gpu_case *c, uint32_t experts, uint32_t rows
     size_t n = (size_t)rows * cols;
     struct matrices m = {case_take(c, experts * n / 2), case_take(c, experts * n / 32),
                          case_host(c, experts * sizeof(struct weight)), n / 2, n / 32};
-    for (size_t i = 0; i < experts * n / 2; i += 2) {
-        uint64_t bits = (uint64_t)(case_unit(c) * 65536);
-        m.codes[i] = (uint8_t)bits;
-        m.codes[i + 1] = (uint8_t)(bits >> 8);
+    for (size_t i = 0; i < experts * n / 2; i += 8) {
+        const uint64_t bits = case_bits(c);
+        memcpy(m.codes + i, &bits, 8);
     }
     for (size_t i = 0; i < experts * n / 32; i++)
         m.scales[i] = (uint8_t)(119 + (uint32_t)(case_unit(c) * 5));
@@ -100,19 +99,22 @@ static void give_groups(struct gpu_case *c, const int32_t *ids, uint32_t experts
     uint32_t *offsets = case_take(c, (experts + 1) * sizeof *offsets);
     uint32_t *order = case_take(c, a->slots * sizeof *order);
     group(ids, a->slots, experts, offsets, order);
+    a->grouped = 1;
     a->offsets = offsets;
     a->order = order;
     a->experts = experts;
     a->ids = NULL;
 }
 
-enum { SILU = 1, BF16 = 2, MANY = 4, NAN_SCALE = 8 }; /* the last parameter */
+/* The last parameter. GROUPED: choices are, and an expert has few. */
+enum { SILU = 1, BF16 = 2, MANY = 4, NAN_SCALE = 8, GROUPED = 16 };
 static double weight_bytes(uint32_t flags) {
     return flags & BF16 ? 2 : 17.0 / 32;
 }
 static const char *flags_text(uint32_t flags) {
-    static const char *const text[] = {"", ", BF16", ", many", ", BF16, many"};
-    return text[flags / 2 % 4];
+    static const char *const text[] = {"",          ", BF16",         ", many", ", BF16, many",
+                                       ", grouped", ", BF16, grouped"};
+    return text[flags / 2 % 4 + (flags & GROUPED ? 4 : 0)];
 }
 
 static double bytes_read(const int32_t *ids, size_t slots, uint32_t experts, double of_each) {
@@ -150,7 +152,15 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
                             .experts = experts,
                             .top_k = top_k,
                             .act = act};
-    ref_experts_up(&op, &(struct batch){.n_rows = rows}, case_work(c, 0));
+    h->group = top_k;
+    h->every = case_every(rows, 2.0 * top_k * inter * width);
+    const struct work work = case_work(c, 0);
+    for (uint32_t r = 0; r < rows; r += h->every) {
+        op.z.data = tensor_row(z.host, r);
+        op.h.data = tensor_row(h->host, (size_t)r * top_k);
+        op.ids = host + (size_t)r * top_k;
+        ref_experts_up(&op, &(struct batch){.n_rows = 1}, work);
+    }
     c->record.experts = (struct gpu_experts){.codes = {w1.codes, w3.codes},
                                              .scales = {w1.scales, w3.scales},
                                              .x = z.h,
@@ -168,10 +178,10 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
                                              .situ = act.situ,
                                              .beta = act.beta,
                                              .linear_beta = act.linear_beta};
-    if (p[6] & MANY)
+    if (p[6] & (MANY | GROUPED))
         give_groups(c, host, experts);
     c->launch = p[6] & MANY ? gpu_launch_experts_up_many(&c->record.experts, shape)
-                            : gpu_launch_experts_up(&c->record.experts);
+                            : gpu_launch_experts_up(&c->record.experts, shape);
     c->traffic = bytes_read(host, slots, experts, 2.0 * inter * width * weight_bytes(p[6])) +
                  2.0 * (double)(rows * width + slots * inter);
     c->worst = worst_out;
@@ -183,18 +193,23 @@ static const uint32_t up_small[][CASE_PARAMETERS] = {{1, 32, 1, 3, 2, 3, 0},
                                                      {2, 96, 19, 6, 3, 6, 1},
                                                      {20, 128, 33, 4, 3, 4, 0},
                                                      {3, 1184, 16, 5, 2, 5, 0},
+                                                     {20, 5216, 17, 4, 3, 4, GROUPED},
+                                                     {40, 96, 35, 7, 2, 3, GROUPED | SILU},
                                                      {3, 64, 20, 4, 2, 2, NAN_SCALE},
                                                      {2, 40, 19, 6, 3, 6, BF16 | SILU},
                                                      {20, 1160, 33, 4, 3, 4, BF16},
+                                                     {33, 1160, 17, 5, 2, 3, BF16 | GROUPED},
                                                      {3, 32, 5, 9, 2, 4, MANY | NAN_SCALE},
                                                      {200, 160, 140, 5, 2, 3, MANY},
                                                      {70, 416, 521, 3, 2, 3, MANY | SILU},
                                                      {200, 136, 136, 4, 2, 3, MANY | BF16},
                                                      {9, 8, 700, 3, 1, 3, MANY | BF16 | SILU}};
 static const uint32_t up_large[][CASE_PARAMETERS] = {{1, 3584, 384, 128, 16, 128, 0},
-                                                     {8, 3584, 384, 224, 16, 224, 0},
-                                                     {32, 3584, 384, 448, 16, 448, 0},
-                                                     {1024, 3584, 384, 224, 16, 224, MANY},
+                                                     {8, 3584, 384, 896, 16, 896, 0},
+                                                     {32, 3584, 384, 896, 16, 896, 0},
+                                                     {128, 3584, 384, 896, 16, 896, GROUPED},
+                                                     {512, 3584, 384, 896, 16, 896, MANY},
+                                                     {4096, 3584, 384, 896, 16, 896, MANY},
                                                      {1024, 2304, 1024, 64, 8, 64, MANY | BF16},
                                                      {8, 2304, 1024, 64, 8, 64, BF16}};
 const struct gpu_case_kind case_experts_up = {"experts_up", make_up, SHAPES(up_small),
@@ -211,8 +226,10 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
     struct case_rows h = case_rows(c, (uint32_t)slots, inter, true, 1),
                      *each = case_host(c, sizeof *each);
     *each = case_blank(c, (uint32_t)slots, width, false);
+    each->group = top_k;
+    each->every = case_every(rows, 1.0 * top_k * inter * width);
     for (size_t i = 0; i < slots; i++)
-        for (uint32_t o = 0; o < width; o++)
+        for (uint32_t o = 0; o < width && i / top_k % each->every == 0; o++)
             tensor_row(each->host, i)[o] = ref_dot(&w2.weight[host[i]], o, tensor_row(h.host, i));
     c->record.experts = (struct gpu_experts){.codes = {w2.codes},
                                              .scales = {w2.scales},
@@ -228,7 +245,7 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
                                              .cols = inter,
                                              .x_stride = h.stride,
                                              .out_stride = each->stride};
-    if (p[6] & MANY)
+    if (p[6] & (MANY | GROUPED))
         give_groups(c, host, experts);
     c->launch = p[6] & MANY ? gpu_launch_experts_down_many(&c->record.experts, shape)
                             : gpu_launch_experts_down(&c->record.experts, shape);
@@ -242,18 +259,22 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
 static const uint32_t down_small[][CASE_PARAMETERS] = {{1, 1, 32, 3, 2, 3, 0},
                                                        {2, 67, 96, 6, 3, 6, 0},
                                                        {20, 300, 64, 4, 3, 4, 0},
+                                                       {40, 300, 672, 7, 2, 3, GROUPED},
                                                        {3, 40, 64, 4, 2, 2, NAN_SCALE},
                                                        {2, 67, 40, 6, 3, 6, BF16},
                                                        {20, 300, 264, 4, 3, 4, BF16},
+                                                       {33, 140, 264, 5, 2, 3, BF16 | GROUPED},
                                                        {3, 20, 32, 9, 2, 4, MANY | NAN_SCALE},
                                                        {200, 270, 160, 5, 2, 3, MANY},
                                                        {70, 1100, 288, 3, 2, 3, MANY},
                                                        {200, 270, 136, 4, 2, 3, MANY | BF16},
                                                        {9, 1030, 8, 3, 1, 3, MANY | BF16}};
 static const uint32_t down_large[][CASE_PARAMETERS] = {{1, 3584, 384, 128, 16, 128, 0},
-                                                       {8, 3584, 384, 224, 16, 224, 0},
-                                                       {32, 3584, 384, 448, 16, 448, 0},
-                                                       {1024, 3584, 384, 224, 16, 224, MANY},
+                                                       {8, 3584, 384, 896, 16, 896, 0},
+                                                       {32, 3584, 384, 896, 16, 896, 0},
+                                                       {128, 3584, 384, 896, 16, 896, GROUPED},
+                                                       {512, 3584, 384, 896, 16, 896, MANY},
+                                                       {4096, 3584, 384, 896, 16, 896, MANY},
                                                        {1024, 2304, 1024, 64, 8, 64, MANY | BF16},
                                                        {8, 2304, 1024, 64, 8, 64, BF16}};
 const struct gpu_case_kind case_experts_down = {"experts_down", make_down, SHAPES(down_small),

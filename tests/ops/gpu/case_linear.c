@@ -23,6 +23,12 @@ static struct weight weight_of(const uint16_t *w, uint32_t rows, uint32_t cols) 
     return (struct weight){.data = w, .dtype = DTYPE_BF16, .rows = rows, .cols = cols};
 }
 
+/* Every so many rows of it. */
+static struct tensor thinned(struct tensor t, uint32_t every) {
+    t.stride *= every;
+    return t;
+}
+
 /* rows of x, cols, rows of W of three parts (0: not there), cols of a second term, split (0: by the
  * rules). The first part's results are f32 and, with a second term, added to; the second's BF16. */
 static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
@@ -36,6 +42,8 @@ static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape 
     g->split = p[6];
     if (cols2)
         x2 = case_rows(c, m, cols2, true, 1);
+    const uint32_t every =
+        case_every(m, (double)(p[2] + p[3] + p[4]) * cols + (double)p[2] * cols2);
     for (uint32_t i = 0; i < 3 && p[2 + i]; i++) {
         uint32_t rows = p[2 + i];
         uint16_t *w = case_bf16_vector(c, (size_t)rows * cols, 0.02f), *w2 = NULL;
@@ -43,11 +51,13 @@ static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape 
         if (two)
             w2 = case_bf16_vector(c, (size_t)rows * cols2, 0.02f);
         y[i] = two ? case_rows(c, m, rows, false, 1) : case_blank(c, m, rows, i == 1);
+        y[i].every = every;
+        y[i].group = 1;
         op.part[i] = (struct linear_part){.w = weight_of(w, rows, cols),
                                           .w2 = weight_of(w2, rows, cols2),
-                                          .x = x.host,
-                                          .x2 = x2.host,
-                                          .y = y[i].host,
+                                          .x = thinned(x.host, every),
+                                          .x2 = thinned(x2.host, every),
+                                          .y = thinned(y[i].host, every),
                                           .add = two};
         g->part[i] = (struct gpu_linear_part){.w = w,
                                               .x = x.h,
@@ -66,7 +76,7 @@ static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape 
         c->traffic += (double)rows * (cols + (two ? cols2 : 0)) * 2 + (double)m * rows * 4;
     }
     c->traffic += (double)m * (cols + cols2) * 2;
-    ref_linear(&op, &(struct batch){.n_rows = m}, case_work(c, 0));
+    ref_linear(&op, &(struct batch){.n_rows = gpu_divide_up(m, every)}, case_work(c, 0));
     c->launch = gpu_launch_linear(g, shape);
     c->worst = worst_parts;
     c->own = y;
@@ -81,14 +91,15 @@ static const uint32_t linear_small[][CASE_PARAMETERS] = {
     {129, 200, 65, 9, 130, 0, 0}, {130, 72, 63, 0, 0, 136, 0}, {500, 200, 380, 0, 0, 40, 0},
     {257, 64, 124, 380, 0, 0, 0}, {2100, 8, 130, 0, 0, 0, 0}};
 static const uint32_t linear_large[][CASE_PARAMETERS] = {
-    {1, 7168, 6284, 0, 0, 0, 0},   {1, 7168, 6144, 0, 0, 0, 0},   {1, 7168, 3072, 0, 0, 0, 0},
-    {1, 3584, 7168, 0, 0, 0, 0},   {1, 1536, 7168, 0, 0, 0, 0},   {1, 7168, 1536, 0, 0, 0, 0},
-    {1, 7168, 896, 0, 0, 0, 0},    {1, 1536, 2304, 0, 0, 0, 0},   {1, 768, 7168, 0, 0, 0, 0},
-    {2, 7168, 6284, 0, 0, 0, 0},   {4, 7168, 6284, 0, 0, 0, 0},   {4, 7168, 896, 0, 0, 0, 0},
-    {8, 7168, 6284, 0, 0, 0, 0},   {8, 7168, 896, 0, 0, 0, 0},    {8, 1536, 7168, 0, 0, 0, 0},
-    {16, 7168, 6284, 0, 0, 0, 0},  {32, 7168, 6284, 0, 0, 0, 0},  {64, 7168, 6284, 0, 0, 0, 0},
-    {128, 7168, 6284, 0, 0, 0, 0}, {512, 7168, 6284, 0, 0, 0, 0}, {512, 7168, 896, 0, 0, 0, 0},
-    {512, 1536, 7168, 0, 0, 0, 0}};
+    {1, 7168, 6284, 0, 0, 0, 0},    {1, 7168, 6144, 0, 0, 0, 0},    {1, 7168, 3072, 0, 0, 0, 0},
+    {1, 3584, 7168, 0, 0, 0, 0},    {1, 1536, 7168, 0, 0, 0, 0},    {1, 7168, 1536, 0, 0, 0, 0},
+    {1, 7168, 896, 0, 0, 0, 0},     {1, 1536, 2304, 0, 0, 0, 0},    {1, 768, 7168, 0, 0, 0, 0},
+    {2, 7168, 6284, 0, 0, 0, 0},    {4, 7168, 6284, 0, 0, 0, 0},    {4, 7168, 896, 0, 0, 0, 0},
+    {8, 7168, 6144, 0, 0, 0, 0},    {8, 7168, 6284, 0, 0, 0, 0},    {8, 7168, 896, 0, 0, 0, 0},
+    {8, 1536, 7168, 0, 0, 0, 0},    {16, 7168, 6284, 0, 0, 0, 0},   {32, 7168, 6284, 0, 0, 0, 0},
+    {64, 7168, 6284, 0, 0, 0, 0},   {128, 7168, 6284, 0, 0, 0, 0},  {512, 7168, 6284, 0, 0, 0, 0},
+    {512, 7168, 896, 0, 0, 0, 0},   {512, 1536, 7168, 0, 0, 0, 0},  {4096, 7168, 6284, 0, 0, 0, 0},
+    {4096, 3584, 7168, 0, 0, 0, 0}, {4096, 1536, 7168, 0, 0, 0, 0}, {4096, 7168, 1536, 0, 0, 0, 0}};
 /* rows of x, heads, cols, rows of W of a head, whether there is a gate: x and y are heads side by
  * side. */
 static void make_heads(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {

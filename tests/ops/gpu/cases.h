@@ -82,6 +82,7 @@ bool gpu_case_gaps_intact(const struct gpu_case *c);
 void *case_take(struct gpu_case *c, size_t bytes);
 /* Memory it does not see, zero. */
 void *case_host(struct gpu_case *c, size_t bytes);
+uint64_t case_bits(struct gpu_case *c);
 double case_unit(struct gpu_case *c); /* uniform in [0, 1) */
 float case_float(struct gpu_case *c, float scale);
 /* The nearest BF16 of such a number, as f32. */
@@ -97,7 +98,10 @@ struct case_rows {
     uint16_t *h;
     float *f;
     uint32_t rows, stride;
+    uint32_t every, group; /* every > 1: of so many groups of rows only the first is compared */
 };
+/* What to take for `every` where each group of results is so much work for the reference. */
+uint32_t case_every(uint32_t groups, double products_each);
 /* Random rows; BF16: numbers that are BF16. */
 struct case_rows case_rows(struct gpu_case *c, uint32_t rows, uint32_t cols, bool bf16,
                            float scale);

@@ -4,8 +4,9 @@
  *
  * Time is that of a graph of many launches, divided by their number. Launches in a row work on
  * copies of the same case that lie apart, together larger than any cache; so what is read comes
- * from memory. Bandwidth is compared with that of the driver's own copy, measured in the same run.
- */
+ * from memory. Bandwidth is compared with that of weir_copy, measured in the
+ * same run. */
+#include "base/rng.h"
 #include "ops/gpu/driver.h"
 #include "tests/ops/gpu/cases.h"
 
@@ -42,10 +43,10 @@ static void load_modules(const struct options *o) {
     const char *last = "";
     for (int k = 0; k < GPU_KERNEL_COUNT; k++) {
         const struct gpu_kernel_info *info = gpu_kernel_info(k);
-        char path[4096];
         if (strcmp(info->file, last) == 0)
             continue;
         last = info->file;
+        char path[4096];
         snprintf(path, sizeof path, "%s/%s.%s", o->modules, last,
                  o->vendor == GPU_CUDA ? "cubin" : "hsaco");
         must(gpu_module_load(device, path, &err));
@@ -150,23 +151,36 @@ static void take_time(const struct gpu_case *c, double roof) {
     must(gpu_wait(device, &err));
     double us = launches_us(c, memory, stride, copies, false);
     double early = launches_us(c, memory, stride, copies, true);
-    printf("%-64s %8.2f us %8.2f us early %9.3f MB %7.0f GB/s %5.1f %% of copy\n", c->label, us,
-           early, c->traffic / 1e6, c->traffic / us / 1e3, 100 * c->traffic / us / 1e3 / roof);
+    const double least = c->traffic / roof / 1e3;
+    printf(
+        "%-64s %8.2f us %8.2f us early %9.3f MB %7.0f GB/s, at least %8.2f us: %5.2f times, %5.2f "
+        "early\n",
+        c->label, us, early, c->traffic / 1e6, c->traffic / us / 1e3, least, us / least,
+        early / least);
     gpu_memory_free(device, memory);
 }
 
-/* GB/s, read and written, of the driver's copy of half a gibibyte. */
+/* GB/s, read and written, of a gibibyte. */
 static double copy_roof(void) {
-    enum { COPIES = 4 };
-    const size_t bytes = (size_t)512 << 20;
+    enum { COPIES = 4, PIECE = 16 << 20 };
+    static uint64_t piece[PIECE / 8];
+    const size_t bytes = (size_t)1 << 30;
     uint64_t from, to;
-    struct gpu_graph *graph;
     must(gpu_memory_take(device, bytes, &from, &err));
     must(gpu_memory_take(device, bytes, &to, &err));
-    must(gpu_fill(device, from, 1, bytes, &err));
+    const struct gpu_copy record = {
+        .from = (const void *)(uintptr_t)from, .to = (void *)(uintptr_t)to, .pieces = bytes / 16};
+    const struct gpu_launch launch = gpu_launch_copy(&record);
+    void *kernel = kernel_of(&launch);
+    struct gpu_graph *graph;
+    /* Numbers at random: constant ones may move faster. */
+    for (size_t i = 0; i < PIECE / 8; i++)
+        piece[i] = rng_mix(i);
+    for (size_t at = 0; at < bytes; at += PIECE)
+        must(gpu_copy_in(device, from + at, piece, PIECE, &err));
     must(gpu_graph_begin(device, &err));
     for (int i = 0; i < COPIES; i++)
-        must(gpu_copy_on(device, to, from, bytes, &err));
+        must(gpu_kernel_launch(device, kernel, &launch, &record, false, &err));
     must(gpu_graph_end(device, &graph, &err));
     double us = graph_us(graph) / COPIES;
     gpu_graph_free(device, graph);
@@ -185,7 +199,7 @@ static int run_all(const struct options *o) {
     int passed = 0, failed = 0;
     double roof = o->time ? copy_roof() : 0;
     if (o->time)
-        printf("copy of 512 MiB: %.0f GB/s read and written\n", roof);
+        printf("copy of 1 GiB: %.0f GB/s read and written\n", roof);
     for (size_t k = 0; k < gpu_n_case_kinds; k++) {
         const struct gpu_case_kind *kind = gpu_case_kinds[k];
         for (size_t i = 0; wanted(o, kind->name) && i < kind->n_small + kind->n_large; i++) {

@@ -29,7 +29,7 @@ allowed_spill() {
     esac
 }
 # Kernels that multiply tiles.
-tiles='weir_skinny_[124]|weir_experts_(up|down)(_many)?(_bf16)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_(128|256)|weir_kda_(chunk|states)_[0-9]+'
+tiles='weir_skinny_[0-9]+(_wide)?|weir_experts_(up|down)(_many)?(_bf16)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_(128|192)|weir_kda_(chunk|states)_[0-9]+'
 
 # --- AMD: clang 14 knows gfx90a at most and dies of these kernels above -O1.
 clang=${CLANG:-clang}

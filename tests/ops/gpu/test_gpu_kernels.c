@@ -170,10 +170,10 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     struct gpu_route route = {.rows = 1, .experts = GPU_EXPERTS_MOST + 1, .top_k = 1};
     assert_int_equal(gpu_launch_route(&route, shape).kernel, GPU_NO_KERNEL);
     struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
-    assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_experts_up(&experts, shape).kernel, GPU_NO_KERNEL);
     experts.cols = 64;
     experts.top_k = 2; /* of one choice */
-    assert_int_equal(gpu_launch_experts_up(&experts).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_experts_up(&experts, shape).kernel, GPU_NO_KERNEL);
     struct gpu_mla_decode mla = {.heads = 1, .latent = 20, .extra = 4, .shares = 1};
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     mla.latent = 16;
@@ -185,10 +185,12 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_mla_share(gpu_mla_shares(0, 12, shape), 0), 64); /* of nothing: a page */
     experts.top_k = 1;
-    experts.slots = GPU_EXPERT_SLOTS + 1;
+    experts.slots = GPU_SCANNED_SLOTS + 1;
+    experts.experts = 4;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel, GPU_NO_KERNEL);
-    experts.experts = 4;
+    experts.grouped = 1;
+    assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_weir_experts_down);
     assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel,
                      GPU_weir_experts_down_many);
     experts.cols = 72;
@@ -209,10 +211,12 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         uint32_t x_rows, rows, split[2];
         enum gpu_kernel kernel;
     } table[] = {
-        {1, 20480, {1, 1}, GPU_weir_gemv_1},   {1, 6284, {2, 2}, GPU_weir_gemv_1},
-        {1, 896, {8, 4}, GPU_weir_gemv_1},     {3, 6284, {2, 2}, GPU_weir_gemv_4},
-        {5, 6284, {8, 4}, GPU_weir_skinny_1},  {32, 6284, {8, 4}, GPU_weir_skinny_2},
-        {65, 6284, {1, 1}, GPU_weir_gemm_128}, {4096, 6284, {1, 1}, GPU_weir_gemm_256},
+        {1, 6284, {1, 4}, GPU_weir_gemv_1},         {1, 3072, {2, 2}, GPU_weir_gemv_1},
+        {1, 896, {4, 4}, GPU_weir_gemv_1},          {3, 6284, {1, 4}, GPU_weir_gemv_4},
+        {5, 12800, {8, 4}, GPU_weir_skinny_8_wide}, {5, 896, {8, 4}, GPU_weir_skinny_8},
+        {9, 1536, {8, 4}, GPU_weir_skinny_16},      {32, 12800, {8, 4}, GPU_weir_skinny_32_wide},
+        {64, 896, {8, 4}, GPU_weir_skinny_64},      {65, 6284, {1, 1}, GPU_weir_gemm_128},
+        {4096, 6284, {1, 1}, GPU_weir_gemm_192},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int k = 0; k < 2; k++) {

@@ -94,6 +94,9 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
 }
+GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
+    return v << by | v << or_by;
+}
 
 GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     w = upper ? w >> 16 : w;
@@ -181,7 +184,12 @@ GPU_FN void gpu_fence(void) {}
 GPU_FN void gpu_wait_previous(void) {}
 GPU_FN void gpu_launch_next(void) {}
 
-enum { GPU_STRIPS = 64 / GPU_WAVE, GPU_SUMS = 256 / GPU_WAVE };
+enum {
+    GPU_STRIPS = 64 / GPU_WAVE,
+    GPU_SUMS = 256 / GPU_WAVE,
+    GPU_FEW = GPU_WAVE == 32 ? 8 : 16,
+    GPU_FEW_SUMS = 4
+};
 struct gpu_strips {
     struct gpu_u4 row[GPU_STRIPS];
 };
@@ -227,6 +235,16 @@ GPU_FN void gpu_mma16(struct gpu_sums *c, const struct gpu_strips *a, const stru
     const struct emu_gathering *g = emu_meet(EMU_MMA, &gift, sizeof gift, gpu_mma_product);
     for (uint32_t i = 0; i < GPU_SUMS; i++)
         c->at[i] += g->sum[gpu_sum_row(i)][gpu_sum_col(i)];
+}
+GPU_FN void gpu_mma_few(float *c, const struct gpu_strips *a, struct gpu_u4 b) {
+    struct gpu_strips rows;
+    struct gpu_sums sums;
+    memset(&rows, 0, sizeof rows);
+    rows.row[0] = b;
+    memset(&sums, 0, sizeof sums);
+    gpu_mma16(&sums, a, &rows);
+    for (uint32_t i = 0; i < GPU_FEW_SUMS; i++)
+        c[i] += sums.at[i];
 }
 /* Which k element e of a strip from shared memory is: with waves of 32 as ldmatrix deals them out.
  */

@@ -17,50 +17,41 @@ enum {
     PAIR = 2,    /* tiles of W that a wave has: of two matrices, or of two parts of one */
 };
 
-/* BF16 of 2^(s - 127) * 2^126 in both halves, for scale bytes to 128; above, the rest of the factor
- * is in *more (0: none). 255 is NaN. */
-GPU_FN uint32_t scale_pair(uint32_t s, uint32_t *more) {
-    const uint32_t least = s < 128 ? s : 128;
-    *more = s > 128 ? (127 + s - 128) << 7 | (127 + s - 128) << 23 : 0;
-    if (s == 255)
-        *more = 0x7FC07FC0u;
-    return (126 + least) << 7 | (126 + least) << 23;
+/* BF16 of 2^(s - 127) * 2^126 in both halves, for scale bytes to 128; of larger ones the rest of
+ * the factor is scale_more. */
+GPU_FN uint32_t scale_pair(uint32_t s) {
+    return (126 + (s < 128 ? s : 128)) * 0x00800080u;
+}
+/* 1 for scale bytes to 128; 255 is NaN. */
+GPU_FN uint32_t scale_more(uint32_t s) {
+    const uint32_t more = (127 + (s > 128 ? s - 128 : 0)) * 0x00800080u;
+    return s == 255 ? 0x7FC07FC0u : more;
 }
 
-/* Eight codes as BF16 pairs of elements (0, 4), (1, 5), (2, 6), (3, 7): halves that two shifts put
- * in place. */
-GPU_FN struct gpu_u4 widen_codes(uint32_t codes, uint32_t scale, uint32_t more) {
+/* Eight codes as BF16 pairs of elements (0, 4), (1, 5), (2, 6), (3, 7). Two codes 16 bits apart are
+ * put where magnitude and sign of BF16 belong by one multiplication: its two copies do not meet. */
+GPU_FN struct gpu_u4 widen_codes(uint32_t codes, uint32_t scale) {
     uint32_t pair[4];
     GPU_UNROLL
     for (uint32_t p = 0; p < 4; p++) {
-        const uint32_t c = codes >> 4 * p;
-        pair[p] = gpu_bf16_mul((c << 6 & 0x01C001C0u) | (c << 12 & 0x80008000u), scale);
-        if (more)
-            pair[p] = gpu_bf16_mul(pair[p], more);
+        const uint32_t low = p < 2 ? codes : codes >> 8;
+        const uint32_t two = p % 2 ? gpu_two_shifts(low & 0x00F000F0u, 2, 8)
+                                   : gpu_two_shifts(low & 0x000F000Fu, 6, 12);
+        pair[p] = gpu_bf16_mul(two & 0x81C081C0u, scale);
     }
     const struct gpu_u4 v = {pair[0], pair[1], pair[2], pair[3]};
     return v;
+}
+GPU_FN struct gpu_u4 times_pairs(struct gpu_u4 v, uint32_t factor) {
+    const struct gpu_u4 w = {gpu_bf16_mul(v.x, factor), gpu_bf16_mul(v.y, factor),
+                             gpu_bf16_mul(v.z, factor), gpu_bf16_mul(v.w, factor)};
+    return w;
 }
 /* Eight elements of x in the same order. */
 GPU_FN struct gpu_u4 like_codes(struct gpu_u4 v) {
     const struct gpu_u4 w = {(v.x & 0xFFFFu) | v.z << 16, v.x >> 16 | (v.z & 0xFFFF0000u),
                              (v.y & 0xFFFFu) | v.w << 16, v.y >> 16 | (v.w & 0xFFFF0000u)};
     return w;
-}
-
-/* Rows of two matrices, or of two parts of one, that this lane reads. */
-struct expert_rows {
-    const uint8_t *codes[PAIR][GPU_STRIPS], *scales[PAIR][GPU_STRIPS];
-};
-
-/* Row `row` of matrix m of the expert, for this lane; beyond the last: the last once more. */
-GPU_FN void take_row(const struct gpu_experts *a, struct expert_rows *w, uint32_t m, uint32_t of,
-                     uint32_t i, uint32_t row, int32_t expert, const bool bf16) {
-    const uint64_t e = (uint32_t)expert, r = row < a->rows ? row : a->rows - 1;
-    w->codes[m][i] = a->codes[of] + e * a->codes_stride + r * (bf16 ? a->cols * 2 : a->cols / 2);
-    w->scales[m][i] = 0;
-    if (!bf16)
-        w->scales[m][i] = a->scales[of] + e * a->scales_stride + r * (a->cols / 32);
 }
 
 GPU_FN float activate(const struct gpu_experts *a, float gate, float up) {

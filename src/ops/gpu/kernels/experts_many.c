@@ -164,12 +164,13 @@ GPU_FN void many_strips(struct gpu_strips *strips, const struct many_weights *w,
         strips->row[i] = c;
         if (bf16)
             continue;
-        uint32_t more, factor = scale_pair(w->scale[m][i], &more);
         strips->row[i] = widen_codes(j == 0   ? c.x
                                      : j == 1 ? c.y
                                      : j == 2 ? c.z
                                               : c.w,
-                                     factor, more);
+                                     scale_pair(w->scale[m][i]));
+        if (w->scale[m][i] > 128)
+            strips->row[i] = times_pairs(strips->row[i], scale_more(w->scale[m][i]));
     }
 }
 

@@ -1,8 +1,7 @@
-/* linear.c: products of BF16 matrices with few rows, where reading the matrix is all the time there
- * is. Up to four rows: every lane multiplies what it loads (gemv). More: tiles of 16 rows of W by
- * 16 rows of x (skinny). Either way a lane takes 16 bytes of contiguous k of W straight into
- * registers, several such loads on their way at once, and `split` waves share the columns of a
- * group of rows, so that small matrices fill the device too. */
+/* linear.c: products of BF16 matrices with up to four rows, where reading the matrix is all the
+ * time there is: every lane multiplies what it loads. A lane takes 16 bytes of contiguous k of W
+ * straight into registers, several such loads on their way at once, and `split` waves share the
+ * columns of a group of rows, so that small matrices fill the device too. */
 #include "ops/gpu/kernels/parts.h"
 #include "ops/gpu/kernels/rows.h"
 
@@ -10,12 +9,7 @@ enum {
     LINEAR_THREADS = 256,
     GEMV_ROWS = 2, /* of W that a wave has in hand: what it reads of x serves both */
     GEMV_DEEP = 4, /* loads of each on their way */
-    SKINNY_DEEP = 4,
-    TILE = 16,
 };
-
-/* ------------------------------------------------------------------------------- up to four rows
- */
 
 /* Adds the products of this lane's columns. `w`: this wave's rows; `first` and `step`: its vectors
  * of eight columns. */
@@ -120,103 +114,4 @@ GPU_KERNEL(weir_gemv_2, gpu_linear, LINEAR_THREADS, 3) {
 GPU_KERNEL(weir_gemv_4, gpu_linear, LINEAR_THREADS, 3) {
     GPU_SHARED(struct gpu_gemv_shared, s);
     gemv(&a, s, 4);
-}
-
-/* ------------------------------------------------------------------------------- more rows */
-
-/* Adds the products of this wave's columns, 32 at a time: `first` and `step` count such pieces. */
-GPU_FN void skinny_add(struct gpu_sums *acc, const uint16_t *const *w, const uint16_t *x,
-                       uint32_t x_stride, uint32_t x_rows, uint32_t cols, uint32_t first,
-                       uint32_t step, const uint32_t tiles) {
-    const struct gpu_u4 none = {0, 0, 0, 0};
-    for (uint32_t piece = first; piece * 32 < cols; piece += SKINNY_DEEP * step) {
-        struct gpu_strips have[SKINNY_DEEP];
-        GPU_UNROLL
-        for (uint32_t u = 0; u < SKINNY_DEEP; u++) {
-            const uint32_t k = (piece + u * step) * 32 + gpu_strip_k();
-            GPU_UNROLL
-            for (uint32_t i = 0; i < GPU_STRIPS; i++)
-                have[u].row[i] = k < cols ? gpu_load16_stream(w[i] + k) : none;
-        }
-        gpu_wait_previous();
-        GPU_UNROLL
-        for (uint32_t u = 0; u < SKINNY_DEEP; u++) {
-            if ((piece + u * step) * 32 >= cols)
-                continue; /* the same for the whole wave */
-            const uint32_t k = (piece + u * step) * 32 + gpu_strip_k();
-            GPU_UNROLL
-            for (uint32_t t = 0; t < tiles; t++) {
-                struct gpu_strips b;
-                GPU_UNROLL
-                for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-                    const uint32_t row = t * TILE + gpu_strip_row(i);
-                    b.row[i] = none;
-                    if (row < x_rows && k < cols)
-                        b.row[i] = gpu_load16(x + (uint64_t)row * x_stride + k);
-                }
-                gpu_mma16(&acc[t], &have[u], &b);
-            }
-        }
-    }
-}
-
-GPU_FN void skinny(const struct gpu_linear *a, struct gpu_skinny_shared *s, const uint32_t tiles) {
-    const struct gpu_linear_part *part = &a->part[part_of_block(a)];
-    const uint32_t wave = gpu_wave(), split = a->split, groups = gpu_waves() / split;
-    const uint32_t group = wave / split, share = wave % split;
-    const uint32_t row0 = ((gpu_block_x() - part->first_block) * groups + group) * TILE;
-    struct gpu_sums acc[GPU_SKINNY_ROWS / TILE];
-    GPU_UNROLL
-    for (uint32_t t = 0; t < tiles; t++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_SUMS; i++)
-            acc[t].at[i] = 0;
-    }
-    GPU_ROLLED
-    for (uint32_t term = 0; term < (part->w2 ? 2u : 1u); term++) {
-        const uint32_t cols = term ? part->cols2 : part->cols;
-        const uint16_t *w[GPU_STRIPS];
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-            uint64_t row = row0 + gpu_strip_row(i);
-            row = row < part->rows ? row : part->rows - 1;
-            w[i] = matrix_of(part, term) + row * cols;
-        }
-        skinny_add(acc, w, x_of(part, term), term ? part->x2_stride : part->x_stride, a->x_rows,
-                   cols, share, split, tiles);
-    }
-    gpu_wait_previous();
-    gpu_launch_next();
-    GPU_UNROLL
-    for (uint32_t t = 0; t < tiles; t++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_SUMS; i++)
-            s->part[wave][t][gpu_sum_col(i)][gpu_sum_row(i)] = acc[t].at[i];
-    }
-    gpu_barrier();
-    for (uint32_t at = gpu_thread(); at < groups * tiles * TILE * TILE;
-         at += gpu_waves() * GPU_WAVE) {
-        const uint32_t r = at % TILE, c = at / TILE % TILE, t = at / (TILE * TILE) % tiles;
-        const uint32_t g = at / (TILE * TILE * tiles), m = t * TILE + c;
-        const uint32_t row = ((gpu_block_x() - part->first_block) * groups + g) * TILE + r;
-        if (row >= part->rows || m >= a->x_rows)
-            continue;
-        float sum = 0;
-        for (uint32_t i = 0; i < split; i++)
-            sum += s->part[g * split + i][t][c][r];
-        put(part, m, row, sum);
-    }
-}
-
-GPU_KERNEL(weir_skinny_1, gpu_linear, LINEAR_THREADS, 3) {
-    GPU_SHARED(struct gpu_skinny_shared, s);
-    skinny(&a, s, 1);
-}
-GPU_KERNEL(weir_skinny_2, gpu_linear, LINEAR_THREADS, 2) {
-    GPU_SHARED(struct gpu_skinny_shared, s);
-    skinny(&a, s, 2);
-}
-GPU_KERNEL(weir_skinny_4, gpu_linear, LINEAR_THREADS, 2) {
-    GPU_SHARED(struct gpu_skinny_shared, s);
-    skinny(&a, s, 4);
 }

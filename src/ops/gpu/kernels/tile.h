@@ -13,7 +13,7 @@ enum {
     TILE_STAGES = GPU_WAVE == 32 ? GPU_TILE_STAGES_32 : GPU_TILE_STAGES_64,
     TILE_ROW = TILE_K + 8,
     TILE_PIECES = TILE_K / 8, /* loads of a row */
-    TILE_HIGH = 4,            /* tiles of x that a wave has: 64 rows */
+    TILE_HIGH = 4,            /* tiles of x that a wave has, at most */
 };
 
 GPU_FN void tile_clear(struct gpu_sums *acc, const uint32_t n) {
@@ -22,6 +22,15 @@ GPU_FN void tile_clear(struct gpu_sums *acc, const uint32_t n) {
         GPU_UNROLL
         for (uint32_t i = 0; i < GPU_SUMS; i++)
             acc[t].at[i] = 0;
+    }
+}
+
+GPU_FN void tile_add(struct gpu_sums *to, const struct gpu_sums *acc, const uint32_t n) {
+    GPU_UNROLL
+    for (uint32_t t = 0; t < n; t++) {
+        GPU_UNROLL
+        for (uint32_t i = 0; i < GPU_SUMS; i++)
+            to[t].at[i] += acc[t].at[i];
     }
 }
 
