@@ -93,6 +93,8 @@ static void residual_mixtures_are_those_of_the_reference(void **state) {
 static void products_are_those_of_the_reference(void **state) {
     all_shapes(&case_linear);
     all_shapes(&case_heads);
+    all_shapes_of_warpgroups(&case_linear);
+    all_shapes_of_warpgroups(&case_heads);
 }
 static void delta_attention_steps_are_those_of_the_reference(void **state) {
     all_shapes(&case_kda_step);
