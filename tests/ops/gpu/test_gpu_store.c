@@ -114,11 +114,14 @@ static void pools_larger_than_the_device_are_refused_with_their_sizes(void **sta
     struct gpu_device *d = emulated_open(0);
     struct cache_store there;
     weir_error err;
+    const size_t page = gpu_device_facts(d)->memory_bytes / 2048;
+    char sizes[64];
     assert_int_equal(
-        cache_store_open_device(&there, d, 4096, (size_t)1 << 20, WIDTH, DTYPE_BF16, 1, 1, 1, &err),
+        cache_store_open_device(&there, d, 4096, page, WIDTH, DTYPE_BF16, 1, 1, 1, &err),
         WEIR_NO_MEMORY);
     assert_string_equal(err.where, "kv_cache_bytes");
-    assert_non_null(strstr(err.message, "4096 pages of 1048576 bytes"));
+    snprintf(sizes, sizeof sizes, "4096 pages of %zu bytes", page);
+    assert_non_null(strstr(err.message, sizes));
     gpu_device_close(d);
 }
 
