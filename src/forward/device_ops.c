@@ -297,7 +297,7 @@ static void kda_decode(struct device_program *p, const struct op *op, const stru
         .lower_bound = a->lower_bound,
         .eps = a->eps,
     };
-    device_launch(p, op, gpu_launch_kda_step(&r, a->dim, b->n_decode), &r, true);
+    device_launch(p, op, gpu_launch_kda_step(&r, a->dim, b->n_decode, p->shape), &r, true);
 }
 
 static void kda_prefill(struct device_program *p, const struct op *op, const struct batch *b) {

@@ -98,19 +98,26 @@ static void all_reduce(struct kernel_list *l, uint32_t launches) {
 /* --------------------------------------------------------------------------- KDA */
 
 static void kda_verify(struct kernel_list *l, uint32_t layers, uint32_t heads) {
-    const uint32_t n = l->load->batch;
+    const uint32_t n = l->load->batch, tokens = 1 + l->load->draft;
     const struct policy_tile t = policy_verify_tile(heads, n);
-    const uint64_t groups = (uint64_t)occupancy_workgroups(heads, l->m->kda_dim, t.columns) * n;
-    char variant[32];
-    snprintf(variant, sizeof variant, "verify_columns_%u", t.columns);
-    struct kernel_entry *e = kernel_list_named(
-        l, "kda_verify", variant, layers, groups,
-        "%s; %u heads of %u sequences make %u, %u wave%s a workgroup, %u tokens; tiles of 32 "
-        "columns would be %llu workgroups on %u units",
-        t.reason, heads, n, heads * n, t.waves, t.waves == 1 ? "" : "s", 1 + l->load->draft,
-        (unsigned long long)occupancy_workgroups(heads, l->m->kda_dim, 32) * n,
-        l->machine->device.compute_units);
-    e->takes.threads = t.waves * l->machine->shape.wave;
+    const struct gpu_kda_verify a = {.token = {.heads = heads, .taps = l->m->conv_taps}};
+    struct gpu_launch launch = gpu_launch_kda_verify(&a, l->m->kda_dim, n, l->machine->shape);
+    if (tokens > GPU_KDA_TOKENS_MOST)
+        launch.kernel = GPU_NO_KERNEL;
+    struct kernel_entry *e = kernel_list_add(
+        l, "kda_verify", layers, launch,
+        "%u workgroup%s a head and sequence, %u tokens of %d at most; what is kept of them goes "
+        "into the state with the next launch",
+        launch.blocks_x / heads, launch.blocks_x > heads ? "s" : "", tokens, GPU_KDA_TOKENS_MOST);
+    e->has_other = true;
+    e->other.workgroups = (uint64_t)occupancy_workgroups(heads, l->m->kda_dim, t.columns) * n;
+    e->other.threads = t.waves * l->machine->shape.wave;
+    snprintf(e->other.variant, sizeof e->other.variant, "verify_columns_%u", t.columns);
+    snprintf(e->other.reason, sizeof e->other.reason,
+             "%s; %u wave%s a workgroup, tiles of 32 columns would be %llu workgroups on %u units",
+             t.reason, t.waves, t.waves == 1 ? "" : "s",
+             (unsigned long long)occupancy_workgroups(heads, l->m->kda_dim, 32) * n,
+             l->machine->device.compute_units);
 }
 
 /* By chunks: weir walks them in order, the rules may group them. */
@@ -173,11 +180,12 @@ static void kda(struct kernel_list *l) {
     linear(l, "kda_low_rank", layers, low, l->rows);
     const struct gpu_kda_step a = {.heads = heads, .taps = m->conv_taps};
     const uint32_t n = l->step == KERNEL_PREFILL ? 1 : l->load->batch;
-    const struct gpu_launch step = gpu_launch_kda_step(&a, m->kda_dim, n);
+    const struct gpu_launch step = gpu_launch_kda_step(&a, m->kda_dim, n, l->machine->shape);
     switch (l->step) {
     case KERNEL_DECODE:
         kernel_list_add(l, "kda_decode", layers, step,
-                        "a workgroup a head and sequence, the kernel of heads of %u", m->kda_dim);
+                        "%u workgroup%s a head and sequence, the kernel of heads of %u",
+                        step.blocks_x / heads, step.blocks_x > heads ? "s" : "", m->kda_dim);
         break;
     case KERNEL_VERIFY: kda_verify(l, layers, heads); break;
     case KERNEL_PREFILL: kda_chunks(l, layers, heads); break;

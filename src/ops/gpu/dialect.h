@@ -14,6 +14,14 @@
  *   gpu_block_x() gpu_block_y() gpu_blocks_x()          place in the grid
  *   gpu_barrier()   all threads of the block meet; none may have returned
  *
+ * Clusters: where GPU_CLUSTERS is 1, a launch may bind blocks that follow each other in x; they run
+ * at the same time and write into each other's shared memory.
+ *   gpu_cluster_rank()                    of this block among those
+ *   gpu_cluster_store(p, rank, v)         a float to where p of this block is in that of `rank`
+ *   gpu_cluster_arrive() gpu_cluster_wait()   a meeting of all threads of all blocks of the cluster
+ *                   in two parts: behind the second, what anybody stored before its first is there.
+ *                   Blocks store behind a meeting, so that all have begun, and end behind another
+ *
  * Collectives: every lane of the wave calls the same one. What is between the lanes of a wave needs
  * no other meeting, what is between waves needs gpu_barrier().
  *   gpu_shuffle_xor(v, mask) gpu_shuffle(v, lane)       and _u32 of both
@@ -32,6 +40,7 @@
  *   gpu_copy16(shared, global, there) gpu_copy_commit() gpu_copy_wait(n)   16 bytes to shared
  * memory behind the thread's back, zeros if not `there`. wait: all but the last n commits have
  * arrived, for this thread; for others behind the next barrier.
+ *   gpu_prefetch(p)                                     the 128 bytes around p may be needed soon
  *   gpu_atomic_add(p, n)                                global memory, returns what was there
  * gpu_fence() before it makes this thread's writes visible to whoever sees the new value.
  *   gpu_wait_previous() gpu_launch_next()   where the launch allowed the next kernel to begin
@@ -40,7 +49,9 @@
  *
  * gpu_two_shifts(v, i, j)   v << i | v << j, for constants, where no bits of the two meet
  *
- * Numbers: gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
+ * Numbers: gpu_fma(a, b, c) is a * b + c rounded once, gpu_mul(a, b) a product that no compiler
+ * contracts with a sum: what two kernels compute with these alone has the same bits.
+ * gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
  * gpu_spread_bytes(w, upper): two bytes of w, the lower or the upper ones, each as the upper byte
  * of 16 bits, the others zero.
  *
@@ -139,7 +150,7 @@ GPU_FN float gpu_tanh(float x) {
 /* log(1 + e^x) without overflow. */
 GPU_FN float gpu_softplus(float x) {
     float a = x > 0 ? x : -x;
-    return (x > 0 ? x : 0) + gpu_log2(1.0f + gpu_exp(-a)) * 0.69314718f;
+    return gpu_fma(gpu_log2(1.0f + gpu_exp(-a)), 0.69314718f, x > 0 ? x : 0);
 }
 /* E4M3 code; the two that mean NaN become 480: whoever writes codes says NaN by their scale. */
 GPU_FN float gpu_from_e4m3(uint32_t code) {

@@ -43,30 +43,62 @@ GPU_FN uint32_t gpu_blocks_x(void) {
     return gridDim.x;
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GPU_CLUSTERS 1
+#else
+#define GPU_CLUSTERS 0
+#endif
+#if GPU_CLUSTERS
+GPU_FN uint32_t gpu_cluster_rank(void) {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+GPU_FN void gpu_cluster_arrive(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+GPU_FN void gpu_cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+GPU_FN void gpu_cluster_store(float *p, uint32_t rank, float v) {
+    asm volatile(
+        "{\n\t.reg .u32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "st.shared::cluster.f32 [there], %2;\n\t}" ::"r"((uint32_t)__cvta_generic_to_shared(p)),
+        "r"(rank), "f"(v)
+        : "memory");
+}
+#endif
+
 GPU_FN float gpu_as_f32(uint32_t u) {
     return __uint_as_float(u);
 }
 GPU_FN uint32_t gpu_as_u32(float f) {
     return __float_as_uint(f);
 }
+GPU_FN float gpu_fma(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+GPU_FN float gpu_mul(float a, float b) {
+    return __fmul_rn(a, b);
+}
 GPU_FN float gpu_exp2(float x) {
     float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 GPU_FN float gpu_log2(float x) {
     float y;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 GPU_FN float gpu_rsqrt(float x) {
     float y;
-    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 GPU_FN float gpu_rcp(float x) {
     float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 GPU_FN uint32_t gpu_bf16_pair(float lo, float hi) {
@@ -154,6 +186,9 @@ GPU_FN void gpu_copy_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 #define gpu_copy_wait(N) asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory")
+GPU_FN void gpu_prefetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n) {
     return atomicAdd(p, n);
 }

@@ -52,11 +52,21 @@ GPU_FN void gpu_barrier(void) {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+#define GPU_CLUSTERS 0
+
 GPU_FN float gpu_as_f32(uint32_t u) {
     return __builtin_bit_cast(float, u);
 }
 GPU_FN uint32_t gpu_as_u32(float f) {
     return __builtin_bit_cast(uint32_t, f);
+}
+GPU_FN float gpu_fma(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+GPU_FN float gpu_mul(float a, float b) {
+    float c = a * b;
+    __asm__("" : "+v"(c));
+    return c;
 }
 GPU_FN float gpu_exp2(float x) {
     return __builtin_exp2f(x);
@@ -152,6 +162,7 @@ GPU_FN void gpu_copy16(void *shared, const void *global, bool there) {
 }
 GPU_FN void gpu_copy_commit(void) {}
 #define gpu_copy_wait(N) (void)(N)
+GPU_FN void gpu_prefetch(const void *p) {}
 GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n) {
     return __atomic_fetch_add(p, n, __ATOMIC_RELAXED);
 }

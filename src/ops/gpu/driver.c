@@ -67,6 +67,7 @@ enum {
     CUDA_MAJOR = 75,
     CUDA_MINOR = 76,
     CUDA_SHARED_BYTES = 8, /* of a function: the most it may be launched with */
+    CUDA_CLUSTER = 4,      /* of a launch: blocks of a cluster in x, y, z */
     CUDA_PROGRAMMATIC = 6, /* of a launch: may begin early */
     CAPTURE_RELAXED = 2,
     STREAM_NON_BLOCKING = 1,
@@ -77,6 +78,7 @@ struct cuda_attribute {
     char pad[4];
     union {
         int value;
+        unsigned dims[3];
         char room[64];
     } u;
 };
@@ -294,13 +296,18 @@ weir_status gpu_kernel_launch(struct gpu_device *d, void *kernel, const struct g
                          d->api.launch_hip(kernel, l->blocks_x, l->blocks_y, 1, l->threads, 1, 1,
                                            l->shared_bytes, d->stream, arguments, NULL),
                          name, err);
-    struct cuda_attribute begin = {.id = CUDA_PROGRAMMATIC, .u.value = 1};
+    struct cuda_attribute attributes[2];
+    unsigned n = 0;
+    if (early && d->facts.major >= 9)
+        attributes[n++] = (struct cuda_attribute){.id = CUDA_PROGRAMMATIC, .u.value = 1};
+    if (l->cluster > 1)
+        attributes[n++] = (struct cuda_attribute){.id = CUDA_CLUSTER, .u.dims = {l->cluster, 1, 1}};
     struct cuda_launch config = {.grid = {l->blocks_x, l->blocks_y, 1},
                                  .block = {l->threads, 1, 1},
                                  .shared_bytes = l->shared_bytes,
                                  .stream = d->stream,
-                                 .attributes = &begin,
-                                 .n_attributes = early && d->facts.major >= 9};
+                                 .attributes = attributes,
+                                 .n_attributes = n};
     return gpu_check(d, d->api.launch(&config, kernel, arguments, NULL), name, err);
 }
 

@@ -156,22 +156,57 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
     return a->x_rows > GEMV_MOST ? some_rows(a, shape) : few_rows(a, shape);
 }
 
-struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs) {
-    struct gpu_launch l = {GPU_NO_KERNEL, a->heads, n_seqs, 64, sizeof(struct gpu_kda_step_shared)};
+/* Kernels of KDA by tokens, for heads of 128, 64, 32, 16 and 8 in this order. */
+static struct gpu_launch kda_tokens(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs,
+                                    enum gpu_kernel of_128, uint32_t shared_bytes) {
+    struct gpu_launch l = {of_128, a->heads, n_seqs, dim == 128 ? 256 : 64, shared_bytes};
     if (a->taps < 1 || a->taps > GPU_TAPS_MOST || n_seqs > BLOCKS_Y_MOST)
         return none;
-    switch (dim) {
-    case 128:
-        l.kernel = GPU_weir_kda_step_128;
-        l.threads = 256;
-        break;
-    case 64: l.kernel = GPU_weir_kda_step_64; break;
-    case 32: l.kernel = GPU_weir_kda_step_32; break;
-    case 16: l.kernel = GPU_weir_kda_step_16; break;
-    case 8: l.kernel = GPU_weir_kda_step_8; break;
-    default: return none;
-    }
+    for (uint32_t d = 128; d >= 8; d /= 2, l.kernel++)
+        if (d == dim)
+            return l;
+    return none;
+}
+/* The same by a cluster of `parts` blocks a head. */
+static struct gpu_launch kda_parts(struct gpu_launch l, enum gpu_kernel kernel, uint32_t parts,
+                                   uint32_t threads) {
+    l.kernel = kernel;
+    l.blocks_x *= parts;
+    l.cluster = parts;
+    l.threads = threads;
     return l;
+}
+
+/* A block forms all keys of its head, whatever part of it it has: two of them pay while each has a
+ * multiprocessor for itself. (On an H200 12 heads of one sequence take 4.52 us in 2 parts and 4.75
+ * in one; 8 sequences 7.15 and 6.78.) Devices with warpgroups have clusters too. */
+struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs,
+                                      struct gpu_shape shape) {
+    const struct gpu_launch l =
+        kda_tokens(a, dim, n_seqs, GPU_weir_kda_step_128, sizeof(struct gpu_kda_step_shared));
+    if (l.kernel != GPU_NO_KERNEL && dim == 128 && shape.warpgroups &&
+        2ull * a->heads * n_seqs <= shape.multiprocessors)
+        return kda_parts(l, GPU_weir_kda_step_128_by_2, 2, 256);
+    return l;
+}
+
+/* Tokens take turns on a state, so that more parts pay than for one: 8 while each has a
+ * multiprocessor for itself, and 2, whose state leaves registers for a third block a
+ * multiprocessor, for more. (On an H200, of 4 tokens: 12 heads of one sequence 7.83 us in 8 parts,
+ * 9.43 in 2 and 13.46 in one; 32 sequences 64.8, 32.2 and 39.6.) */
+struct gpu_launch gpu_launch_kda_verify(const struct gpu_kda_verify *a, uint32_t dim,
+                                        uint32_t n_seqs, struct gpu_shape shape) {
+    const struct gpu_launch l = kda_tokens(&a->token, dim, n_seqs, GPU_weir_kda_verify_128,
+                                           sizeof(struct gpu_kda_verify_shared));
+    if (dim != 128 || !shape.warpgroups || l.kernel == GPU_NO_KERNEL)
+        return l;
+    if (8ull * a->token.heads * n_seqs <= shape.multiprocessors)
+        return kda_parts(l, GPU_weir_kda_verify_128_by_8, 8, 128);
+    return kda_parts(l, GPU_weir_kda_verify_128_by_2, 2, 256);
+}
+
+uint64_t gpu_kda_left_floats(uint32_t heads, uint32_t dim) {
+    return (uint64_t)GPU_KDA_TOKENS_MOST * heads * dim * 9 / 2;
 }
 
 struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape) {
@@ -453,11 +488,12 @@ struct gpu_launch gpu_launch_kda_prefill_chunks(const struct gpu_kda_prefill *a,
 
 struct gpu_launch gpu_launch_kda_prefill_states(const struct gpu_kda_prefill *a, uint32_t rows,
                                                 struct gpu_shape shape) {
-    return kda_prefill(a, GPU_weir_kda_states_128,
-                       (struct gpu_launch){.blocks_x = a->heads * gpu_divide_up(a->dim, 16),
-                                           .blocks_y = rows ? a->n_seqs : 0,
-                                           .threads = kda_rows_of_chunk(shape) / 16 * shape.wave,
-                                           .shared_bytes = sizeof(struct gpu_kda_states_shared)});
+    return kda_prefill(
+        a, GPU_weir_kda_states_128,
+        (struct gpu_launch){.blocks_x = a->heads * gpu_divide_up(a->dim, 16),
+                            .blocks_y = rows ? a->n_seqs : 0,
+                            .threads = kda_rows_of_chunk(shape) / 16 * 2 * shape.wave,
+                            .shared_bytes = sizeof(struct gpu_kda_states_shared)});
 }
 
 struct gpu_launch gpu_launch_kda_prefill_out(const struct gpu_kda_prefill *a, uint32_t rows,

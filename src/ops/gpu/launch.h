@@ -28,6 +28,14 @@
     X(weir_kda_step_32, gpu_kda_step, kda_step)                                                    \
     X(weir_kda_step_16, gpu_kda_step, kda_step)                                                    \
     X(weir_kda_step_8, gpu_kda_step, kda_step)                                                     \
+    X(weir_kda_step_128_by_2, gpu_kda_step, kda_step)                                              \
+    X(weir_kda_verify_128, gpu_kda_verify, kda_verify)                                             \
+    X(weir_kda_verify_64, gpu_kda_verify, kda_verify)                                              \
+    X(weir_kda_verify_32, gpu_kda_verify, kda_verify)                                              \
+    X(weir_kda_verify_16, gpu_kda_verify, kda_verify)                                              \
+    X(weir_kda_verify_8, gpu_kda_verify, kda_verify)                                               \
+    X(weir_kda_verify_128_by_2, gpu_kda_verify, kda_verify)                                        \
+    X(weir_kda_verify_128_by_8, gpu_kda_verify, kda_verify)                                        \
     X(weir_route, gpu_route, route)                                                                \
     X(weir_experts_up, gpu_experts, experts)                                                       \
     X(weir_experts_down, gpu_experts, experts)                                                     \
@@ -77,6 +85,7 @@ struct gpu_launch {
     enum gpu_kernel kernel; /* GPU_NO_KERNEL: no kernel takes this shape */
     uint32_t blocks_x, blocks_y, threads;
     uint32_t shared_bytes;
+    uint32_t cluster; /* blocks in a row of x that are bound together; 0: none */
 };
 
 enum { GPU_GLU_ROWS = 32768 }; /* that one launch of weir_glu takes */
@@ -95,7 +104,12 @@ struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
 struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows);
 /* Fills first_block of every part, and `split` unless it is set. */
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
-struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs);
+struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs,
+                                      struct gpu_shape shape);
+struct gpu_launch gpu_launch_kda_verify(const struct gpu_kda_verify *a, uint32_t dim,
+                                        uint32_t n_seqs, struct gpu_shape shape);
+/* Of what weir_kda_verify leaves of a sequence. */
+uint64_t gpu_kda_left_floats(uint32_t heads, uint32_t dim);
 struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);
 /* For few choices an expert. Up to GPU_SCANNED_SLOTS of them need not be grouped. */
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape);

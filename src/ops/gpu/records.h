@@ -16,6 +16,8 @@ enum {
     GPU_SKINNY_ROWS = 64,    /* rows of x up to which products take W straight from memory */
     GPU_EXPERTS_MOST = 1024, /* experts a router chooses from */
     GPU_TAPS_MOST = 4,       /* of the short convolution */
+    GPU_KDA_DIM_MOST = 128,
+    GPU_KDA_TOKENS_MOST = 8, /* of a sequence that verifies drafts */
     GPU_LATENT_MOST = 512,
     GPU_EXTRA_MOST = 64,
     GPU_KV_SCALED = 128,     /* values of FP8 history that share a scale */
@@ -122,6 +124,27 @@ struct gpu_kda_step {
     uint32_t heads, taps;
     uint32_t stride, b_stride, z_stride, out_stride;
     float lower_bound, eps;
+};
+
+/* Several tokens of one sequence, of which it is not known yet how many will be kept. */
+struct gpu_kda_draft {
+    int32_t row, tokens; /* rows of the step buffers, GPU_KDA_TOKENS_MOST at most; tokens 0: what
+                            was kept of the last ones goes into the state, and that is all */
+    int32_t from, slot;  /* as in gpu_kda_seq: the state before, and behind the kept ones */
+    int32_t left, kept;  /* where the launch before left its tokens; how many of them were kept */
+    int32_t leave;       /* where this one leaves its own: another place */
+    int32_t checkpoint, checkpoint_kept; /* the state behind so many of the kept ones, 1 at least,
+                                            goes there too; -1: nowhere */
+};
+/* gpu_kda_step for drafts: states move on by what was kept of the last launch's tokens, outputs are
+ * those of this launch's. What it leaves of a sequence, at left + leave * left_floats, is
+ * gpu_kda_left_floats of launch.h, 16-byte aligned. A kept token leaves the same bits as one of
+ * gpu_kda_step. Blocks are the same too. */
+struct gpu_kda_verify {
+    struct gpu_kda_step token; /* its seqs are not used */
+    const struct gpu_kda_draft *drafts;
+    float *left; /* of this layer */
+    uint64_t left_floats;
 };
 
 /* struct op_route (ops.h). A wave a row. */
@@ -304,8 +327,19 @@ struct gpu_gemv_shared {
     float part[8][8]; /* a wave's sums */
 };
 struct gpu_kda_step_shared {
-    float in[4][128]; /* q, k, v behind the convolution, decay */
-    float o[128];
+    float in[4][GPU_KDA_DIM_MOST]; /* q, k, v behind the convolution, decay */
+    float o[GPU_KDA_DIM_MOST], squares[GPU_KDA_DIM_MOST / 16];
+    uint16_t raw[3][GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST]; /* the window behind this token */
+};
+struct gpu_kda_verify_shared {
+    float in[GPU_KDA_TOKENS_MOST][4][GPU_KDA_DIM_MOST];
+    float kept[GPU_KDA_TOKENS_MOST][3][GPU_KDA_DIM_MOST]; /* of the last launch: k, decay, d */
+    float o[GPU_KDA_TOKENS_MOST][GPU_KDA_DIM_MOST], d[GPU_KDA_TOKENS_MOST][GPU_KDA_DIM_MOST];
+    float squares[GPU_KDA_TOKENS_MOST][GPU_KDA_DIM_MOST / 16];
+    float beta[GPU_KDA_TOKENS_MOST], kq[GPU_KDA_TOKENS_MOST];
+    uint16_t x[GPU_KDA_TOKENS_MOST][4][GPU_KDA_DIM_MOST]; /* projections: q, k, v, decay */
+    uint16_t raw[3][GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST]; /* the window behind what was kept */
+    uint16_t checkpoint[3][GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST];
 };
 struct gpu_route_shared {
     float choice[2][GPU_EXPERTS_MOST]; /* a wave's biased scores */
@@ -355,20 +389,19 @@ GPU_SKINNY_KERNELS(GPU_SKINNY_SHARED)
 
 /* Rows of a chunk, and what its block and one of the states have in shared memory; `keys` of them:
  * the dimensions of a key, 32 at least. */
-enum {
-    GPU_KDA_ROWS_32 = 64,
-    GPU_KDA_ROWS_64 = 32,
-    GPU_KDA_DIM_MOST = 128,
-    GPU_KDA_KEYS_LEAST = 32
-};
+enum { GPU_KDA_ROWS_32 = 64, GPU_KDA_ROWS_64 = 32, GPU_KDA_KEYS_LEAST = 32 };
+/* l and x are zero above the diagonal: blocks of 16 below it, (0,0), (1,0), (1,1), ... */
 #define GPU_KDA_CHUNK_SHARED(NAME, ROWS)                                                           \
     struct NAME {                                                                                  \
         float q[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
         float k[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
-        float g[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
-        float l[ROWS][(ROWS) + 4];                                                                 \
-        float x[ROWS][(ROWS) + 4];                                                                 \
+        union {                                                                                    \
+            float g[ROWS][GPU_KDA_DIM_MOST + 4];                                                   \
+            float x[(ROWS) / 16 * ((ROWS) / 16 + 1) / 2][16][16 + 4];                              \
+        };                                                                                         \
+        float l[(ROWS) / 16 * ((ROWS) / 16 + 1) / 2][16][16 + 4];                                  \
         float beta[ROWS];                                                                          \
+        uint32_t steep;                                                                            \
     }
 GPU_KDA_CHUNK_SHARED(gpu_kda_chunk_shared_32, GPU_KDA_ROWS_32);
 GPU_KDA_CHUNK_SHARED(gpu_kda_chunk_shared_64, GPU_KDA_ROWS_64);

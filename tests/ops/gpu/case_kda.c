@@ -120,6 +120,32 @@ void case_kda_want(struct gpu_case *c, struct case_kda *k, const struct batch *b
     ref_kda_decode(&k->op, b, case_work(c, 5 * k->op.dim * sizeof(float)));
 }
 
+struct gpu_kda_step case_kda_step_record(const struct case_kda *o) {
+    return (struct gpu_kda_step){.q = o->q.h,
+                                 .k = o->k.h,
+                                 .v = o->v.h,
+                                 .go = o->go.h,
+                                 .b = o->b.h,
+                                 .z = o->z.h,
+                                 .out = o->out.h,
+                                 .q_taps = o->taps_of[0],
+                                 .k_taps = o->taps_of[1],
+                                 .v_taps = o->taps_of[2],
+                                 .ea = o->ea,
+                                 .dt = o->dt,
+                                 .o_norm = o->o_norm,
+                                 .state = o->state,
+                                 .slot_floats = o->slot_floats,
+                                 .heads = o->op.heads,
+                                 .taps = o->op.taps,
+                                 .stride = o->q.stride,
+                                 .b_stride = o->b.stride,
+                                 .z_stride = o->z.stride,
+                                 .out_stride = o->out.stride,
+                                 .lower_bound = o->op.lower_bound,
+                                 .eps = o->op.eps};
+}
+
 /* Sequences, heads, dim, taps, softplus instead of bounded decay, plain (every state stays where it
  * is: what a decode step mostly does) */
 static void make_kda(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
@@ -150,38 +176,18 @@ static void make_kda(struct gpu_case *c, const uint32_t *p, struct gpu_shape sha
                                      .checkpoints = &checkpoints[i]};
     }
     case_kda_want(c, o, &(struct batch){.n_rows = n, .n_seqs = n, .n_decode = n, .seqs = host});
-    c->record.kda_step = (struct gpu_kda_step){.q = o->q.h,
-                                               .k = o->k.h,
-                                               .v = o->v.h,
-                                               .go = o->go.h,
-                                               .b = o->b.h,
-                                               .z = o->z.h,
-                                               .out = o->out.h,
-                                               .q_taps = o->taps_of[0],
-                                               .k_taps = o->taps_of[1],
-                                               .v_taps = o->taps_of[2],
-                                               .ea = o->ea,
-                                               .dt = o->dt,
-                                               .o_norm = o->o_norm,
-                                               .state = o->state,
-                                               .slot_floats = o->slot_floats,
-                                               .seqs = seqs,
-                                               .heads = heads,
-                                               .taps = taps,
-                                               .stride = o->q.stride,
-                                               .b_stride = o->b.stride,
-                                               .z_stride = o->z.stride,
-                                               .out_stride = o->out.stride,
-                                               .lower_bound = o->op.lower_bound,
-                                               .eps = o->op.eps};
-    c->launch = gpu_launch_kda_step(&c->record.kda_step, dim, n);
+    c->record.kda_step = case_kda_step_record(o);
+    c->record.kda_step.seqs = seqs;
+    c->launch = gpu_launch_kda_step(&c->record.kda_step, dim, n, shape);
     c->traffic = (double)n * heads * dim * (2 * 4.0 * dim + 2 * 2.0 * 3 * (taps - 1) + 6 * 2);
     snprintf(c->label, sizeof c->label, "kda_step %u sequences, %u heads of %u%s", n, heads, dim,
              p[4] ? ", softplus" : "");
 }
-static const uint32_t kda_small[][CASE_PARAMETERS] = {{5, 3, 8, 4, 0, 0},   {5, 2, 16, 4, 1, 0},
-                                                      {4, 2, 32, 3, 0, 0},  {4, 1, 64, 2, 0, 0},
-                                                      {4, 2, 128, 4, 0, 0}, {1, 3, 32, 1, 1, 1}};
+/* Also so few heads that a cluster has one. */
+static const uint32_t kda_small[][CASE_PARAMETERS] = {
+    {5, 3, 8, 4, 0, 0},   {5, 2, 16, 4, 1, 0}, {4, 2, 32, 3, 0, 0},  {4, 1, 64, 2, 0, 0},
+    {4, 2, 128, 4, 0, 0}, {1, 3, 32, 1, 1, 1}, {1, 2, 128, 4, 0, 0}, {2, 1, 128, 3, 1, 0},
+};
 static const uint32_t kda_large[][CASE_PARAMETERS] = {
     {1, 12, 128, 4, 0, 1}, {8, 12, 128, 4, 0, 1}, {32, 12, 128, 4, 0, 1}, {128, 12, 128, 4, 0, 1}};
 const struct gpu_case_kind case_kda_step = {"kda_step", make_kda, SHAPES(kda_small),

@@ -20,6 +20,8 @@ struct case_kda {
 /* In memory of the case; its `own` and `worst` are set. */
 struct case_kda *case_kda_open(struct gpu_case *c, uint32_t rows, uint32_t heads, uint32_t dim,
                                uint32_t taps, bool softplus, uint32_t slots);
+/* The kernel's record but for the sequences. */
+struct gpu_kda_step case_kda_step_record(const struct case_kda *o);
 /* Outputs and states that the batch leaves. */
 void case_kda_want(struct gpu_case *c, struct case_kda *k, const struct batch *b);
 

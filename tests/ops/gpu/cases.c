@@ -27,11 +27,12 @@ void __asan_unpoison_memory_region(const volatile void *, size_t);
 enum { GAP = 64 };
 
 const struct gpu_case_kind *const gpu_case_kinds[] = {
-    &case_norm,           &case_mix_norm,      &case_linear,       &case_heads,   &case_kda_step,
-    &case_route,          &case_experts_up,    &case_experts_down, &case_combine, &case_mla_split,
-    &case_mla_merge,      &case_mla_write,     &case_embed,        &case_glu,     &case_copy,
-    &case_mla_split_fp8,  &case_mla_write_fp8, &case_kda_prefill,  &case_group,   &case_mla_gather,
-    &case_mla_gather_fp8, &case_mla_attend};
+    &case_norm,           &case_mix_norm,    &case_linear,     &case_heads,
+    &case_kda_step,       &case_route,       &case_experts_up, &case_experts_down,
+    &case_combine,        &case_mla_split,   &case_mla_merge,  &case_mla_write,
+    &case_embed,          &case_glu,         &case_copy,       &case_mla_split_fp8,
+    &case_mla_write_fp8,  &case_kda_prefill, &case_group,      &case_mla_gather,
+    &case_mla_gather_fp8, &case_mla_attend,  &case_kda_verify, &case_kda_verify_rounds};
 const size_t gpu_n_case_kinds = sizeof gpu_case_kinds / sizeof *gpu_case_kinds;
 
 void *case_take(struct gpu_case *c, size_t bytes) {

@@ -16,28 +16,34 @@
 
 enum { CASE_PIECES = 64, CASE_PARAMETERS = 8, CASE_LAUNCHES = 8 };
 
+union gpu_record {
+    struct gpu_norm norm;
+    struct gpu_mix_norm mix_norm;
+    struct gpu_linear linear;
+    struct gpu_kda_step kda_step;
+    struct gpu_kda_verify kda_verify;
+    struct gpu_route route;
+    struct gpu_experts experts;
+    struct gpu_combine combine;
+    struct gpu_mla_decode mla_decode;
+    struct gpu_mla_prefill mla_prefill;
+    struct gpu_mla_write mla_write;
+    struct gpu_embed embed;
+    struct gpu_glu glu;
+    struct gpu_copy copy;
+    struct gpu_kda_prefill kda_prefill;
+    struct gpu_group group;
+};
+
 struct gpu_case {
     char label[128];
     struct gpu_launch launch;
-    struct gpu_launch then[CASE_LAUNCHES]; /* more launches behind it, of the same record */
+    union gpu_record record;
+    struct gpu_launch then[CASE_LAUNCHES]; /* more launches behind it */
+    union gpu_record other[CASE_LAUNCHES]; /* records of those that `has_other` names; else it is
+                                              `record` */
+    bool has_other[CASE_LAUNCHES];
     int n_then;
-    union {
-        struct gpu_norm norm;
-        struct gpu_mix_norm mix_norm;
-        struct gpu_linear linear;
-        struct gpu_kda_step kda_step;
-        struct gpu_route route;
-        struct gpu_experts experts;
-        struct gpu_combine combine;
-        struct gpu_mla_decode mla_decode;
-        struct gpu_mla_prefill mla_prefill;
-        struct gpu_mla_write mla_write;
-        struct gpu_embed embed;
-        struct gpu_glu glu;
-        struct gpu_copy copy;
-        struct gpu_kda_prefill kda_prefill;
-        struct gpu_group group;
-    } record;
     unsigned char *memory;
     size_t bytes, room;
     struct {
@@ -65,7 +71,8 @@ struct gpu_case_kind {
 extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
     case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
     case_mla_write, case_embed, case_glu, case_copy, case_mla_split_fp8, case_mla_write_fp8,
-    case_kda_prefill, case_group, case_mla_gather, case_mla_gather_fp8, case_mla_attend;
+    case_kda_prefill, case_group, case_mla_gather, case_mla_gather_fp8, case_mla_attend,
+    case_kda_verify, case_kda_verify_rounds;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 
@@ -73,6 +80,13 @@ extern const size_t gpu_n_case_kinds;
 void gpu_case_open(struct gpu_case *c, const struct gpu_case_kind *kind, bool large, size_t i,
                    struct gpu_shape shape, uint64_t seed);
 void gpu_case_close(struct gpu_case *c);
+/* Launch i of 1 + n_then, and its record. */
+static inline const struct gpu_launch *gpu_case_launch(const struct gpu_case *c, int i) {
+    return i ? &c->then[i - 1] : &c->launch;
+}
+static inline const union gpu_record *gpu_case_record(const struct gpu_case *c, int i) {
+    return i && c->has_other[i - 1] ? &c->other[i - 1] : &c->record;
+}
 /* Whether all that lies between the pieces is untouched. */
 bool gpu_case_gaps_intact(const struct gpu_case *c);
 

@@ -53,11 +53,11 @@ static void load_modules(const struct options *o) {
     }
 }
 
-/* The record with every address of the case's memory turned into that of its copy. */
-static void relocate(const struct gpu_case *c, uint64_t copy, void *record) {
-    size_t bytes = gpu_kernel_info(c->launch.kernel)->record_bytes;
+/* The record of launch k with every address of the case's memory turned into that of its copy. */
+static void relocate(const struct gpu_case *c, int k, uint64_t copy, void *record) {
+    size_t bytes = gpu_kernel_info(gpu_case_launch(c, k)->kernel)->record_bytes;
     uint64_t base = (uint64_t)(uintptr_t)c->memory, word;
-    memcpy(record, &c->record, bytes);
+    memcpy(record, gpu_case_record(c, k), bytes);
     for (size_t i = 0; i + 8 <= bytes; i += 8) {
         memcpy(&word, (char *)record + i, 8);
         if (word >= base && word < base + c->bytes) {
@@ -73,26 +73,25 @@ static void *kernel_of(const struct gpu_launch *l) {
     return kernel;
 }
 
-/* All launches of a case; `kernels`: of each. */
-static void launch_all(const struct gpu_case *c, void *const *kernels, const void *record,
+/* All launches of a case on its copy at `memory`; `kernels`: of each. */
+static void launch_all(const struct gpu_case *c, void *const *kernels, uint64_t memory,
                        bool early) {
-    must(gpu_kernel_launch(device, kernels[0], &c->launch, record, early, &err));
-    for (int i = 0; i < c->n_then; i++)
-        must(gpu_kernel_launch(device, kernels[1 + i], &c->then[i], record, early, &err));
+    unsigned char record[sizeof c->record];
+    for (int i = 0; i <= c->n_then; i++) {
+        relocate(c, i, memory, record);
+        must(gpu_kernel_launch(device, kernels[i], gpu_case_launch(c, i), record, early, &err));
+    }
 }
 static void kernels_of(const struct gpu_case *c, void **kernels) {
-    kernels[0] = kernel_of(&c->launch);
-    for (int i = 0; i < c->n_then; i++)
-        kernels[1 + i] = kernel_of(&c->then[i]);
+    for (int i = 0; i <= c->n_then; i++)
+        kernels[i] = kernel_of(gpu_case_launch(c, i));
 }
 
 static bool is_right(struct gpu_case *c, uint64_t memory) {
-    unsigned char record[sizeof c->record];
     void *kernels[1 + CASE_LAUNCHES];
     kernels_of(c, kernels);
-    relocate(c, memory, record);
     must(gpu_copy_in(device, memory, c->memory, c->bytes, &err));
-    launch_all(c, kernels, record, false);
+    launch_all(c, kernels, memory, false);
     must(gpu_copy_out(device, c->memory, memory, c->bytes, &err));
     must(gpu_wait(device, &err));
     double worst = c->worst(c);
@@ -123,16 +122,13 @@ static double graph_us(struct gpu_graph *graph) {
 
 static double launches_us(const struct gpu_case *c, uint64_t memory, size_t stride, size_t copies,
                           bool early) {
-    unsigned char record[sizeof c->record];
     struct gpu_graph *graph;
     void *kernels[1 + CASE_LAUNCHES];
     kernels_of(c, kernels);
     size_t n = copies > LAUNCHES_LEAST ? copies : (LAUNCHES_LEAST / copies + 1) * copies;
     must(gpu_graph_begin(device, &err));
-    for (size_t i = 0; i < n; i++) {
-        relocate(c, memory + i % copies * stride, record);
-        launch_all(c, kernels, record, early);
-    }
+    for (size_t i = 0; i < n; i++)
+        launch_all(c, kernels, memory + i % copies * stride, early);
     must(gpu_graph_end(device, &graph, &err));
     double us = graph_us(graph) / (double)n;
     gpu_graph_free(device, graph);

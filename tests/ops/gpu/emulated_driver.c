@@ -45,7 +45,7 @@ static const struct kernel kernels[] = {GPU_KERNELS(ROW)};
 struct launch {
     struct launch *next;
     const struct kernel *kernel;
-    unsigned blocks_x, blocks_y, threads, shared_bytes;
+    unsigned blocks_x, blocks_y, threads, cluster, shared_bytes;
     _Alignas(16) unsigned char record[2048];
 };
 struct graph {
@@ -61,6 +61,7 @@ static int run(const struct launch *l) {
                            .blocks_x = l->blocks_x,
                            .blocks_y = l->blocks_y,
                            .threads = l->threads,
+                           .cluster = l->cluster,
                            .wave = WAVE,
                            .shared_bytes = l->shared_bytes,
                            .order = EMU_FORWARD};
@@ -72,11 +73,12 @@ static int run(const struct launch *l) {
     return FAULT;
 }
 
-static int launch(void *kernel, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
-                  void **arguments) {
+static int launch(void *kernel, const unsigned *grid, const unsigned *block, unsigned cluster,
+                  unsigned shared_bytes, void **arguments) {
     const struct kernel *k = kernel;
     if (!k || grid[2] != 1 || block[1] != 1 || block[2] != 1 || k->record_bytes > 2048 ||
-        !grid[0] || !grid[1] || grid[1] > 65535 || !block[0] || block[0] % WAVE)
+        !grid[0] || !grid[1] || grid[1] > 65535 || !block[0] || block[0] % WAVE ||
+        (cluster && grid[0] % cluster))
         return BAD_VALUE;
     struct launch *l = calloc(1, sizeof *l);
     if (!l)
@@ -85,6 +87,7 @@ static int launch(void *kernel, const unsigned *grid, const unsigned *block, uns
                          .blocks_x = grid[0],
                          .blocks_y = grid[1],
                          .threads = block[0],
+                         .cluster = cluster,
                          .shared_bytes = shared_bytes};
     memcpy(l->record, arguments[0], k->record_bytes);
     if (capture) {
@@ -295,7 +298,7 @@ int hipSetDevice(int device) {
 int hipModuleLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                           unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments,
                           void **extra) {
-    return launch(kernel, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, arguments);
+    return launch(kernel, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, 0, shared, arguments);
 }
 const char *hipGetErrorString(int code) {
     return text_of(code);
@@ -316,9 +319,20 @@ int cuFuncSetAttribute(void *kernel, int attribute, int value) {
     return attribute == 8 && value <= 227 * 1024 ? 0 : BAD_VALUE;
 }
 int cuLaunchKernelEx(const void *config, void *kernel, void **arguments, void **extra) {
-    unsigned words[7];
-    memcpy(words, config, sizeof words);
-    return launch(kernel, words, words + 3, words[6], arguments);
+    const struct {
+        unsigned grid[3], block[3], shared_bytes;
+        void *stream;
+        const struct {
+            int id, pad;
+            unsigned value[16];
+        } * attributes;
+        unsigned n_attributes;
+    } *c = config;
+    unsigned cluster = 0;
+    for (unsigned i = 0; i < c->n_attributes; i++)
+        if (c->attributes[i].id == 4)
+            cluster = c->attributes[i].value[0];
+    return launch(kernel, c->grid, c->block, cluster, c->shared_bytes, arguments);
 }
 int cuGetErrorString(int code, const char **text) {
     *text = text_of(code);

@@ -16,8 +16,10 @@ enum { THREADS = 256, BLOCKS = 3, SHARED = 512 * sizeof(float) };
 
 struct kernel {
     emu_kernel *at[2]; /* waves of 32, of 64 */
+    uint32_t cluster;
 };
-#define KERNEL(NAME) ((struct kernel){{NAME##_emu32, NAME##_emu64}})
+#define KERNEL(NAME)  ((struct kernel){{NAME##_emu32, NAME##_emu64}, 0})
+#define CLUSTER(NAME) ((struct kernel){{NAME##_emu32, NAME##_emu64}, 2})
 
 struct outcome {
     weir_status status;
@@ -36,6 +38,7 @@ static void run(struct kernel k, int wide, enum emu_order order, uint64_t seed, 
                            .blocks_x = blocks,
                            .blocks_y = 1,
                            .threads = threads,
+                           .cluster = k.cluster,
                            .wave = wide ? 64 : 32,
                            .shared_bytes = SHARED,
                            .order = order,
@@ -73,6 +76,8 @@ static void a_missing_barrier_makes_results_depend_on_the_order(void **state) {
         assert_false(depends_on_order(KERNEL(right_mirror), wide, BLOCKS, THREADS));
         assert_true(depends_on_order(KERNEL(mirror_without_barrier), wide, BLOCKS, THREADS));
         assert_true(depends_on_order(KERNEL(second_barrier_missing), wide, 1, THREADS));
+        assert_false(depends_on_order(CLUSTER(right_exchange), wide, 4, 128));
+        assert_true(depends_on_order(CLUSTER(exchange_read_early), wide, 4, 128));
     }
 }
 
@@ -89,6 +94,10 @@ static void right_kernels_compute_what_they_say(void **state) {
                 assert_true(first.y[i] == (i >= 128 && i < 132 ? 0 : (float)i));
             run(KERNEL(right_count), wide, order, 1, 10, 64, numbers(), &first);
             assert_true(first.y[255] == 45);
+            run(CLUSTER(right_exchange), wide, order, 1, 4, 128, numbers(), &first);
+            assert_int_equal(first.status, WEIR_OK);
+            for (int i = 0; i < 512; i++)
+                assert_true(first.y[i] == (float)(i ^ 128));
         }
 }
 
@@ -97,21 +106,25 @@ static void faults_name_thread_and_block(void **state) {
         struct kernel kernel;
         const char *says;
     } table[] = {
-        {{{barrier_for_some_emu32, barrier_for_some_emu64}}, "barrier"},
-        {{{two_barriers_emu32, two_barriers_emu64}}, "different barriers"},
-        {{{return_before_barrier_emu32, return_before_barrier_emu64}}, "has returned"},
-        {{{shuffle_for_some_emu32, shuffle_for_some_emu64}}, "waits for its wave"},
-        {{{different_collectives_emu32, different_collectives_emu64}}, "something else"},
-        {{{load_at_odd_address_emu32, load_at_odd_address_emu64}}, "multiple of 16"},
-        {{{copy_without_wait_emu32, copy_without_wait_emu64}}, "copies under way"},
+        {{{barrier_for_some_emu32, barrier_for_some_emu64}, 0}, "barrier"},
+        {{{two_barriers_emu32, two_barriers_emu64}, 0}, "different barriers"},
+        {{{return_before_barrier_emu32, return_before_barrier_emu64}, 0}, "has returned"},
+        {{{shuffle_for_some_emu32, shuffle_for_some_emu64}, 0}, "waits for its wave"},
+        {{{different_collectives_emu32, different_collectives_emu64}, 0}, "something else"},
+        {{{load_at_odd_address_emu32, load_at_odd_address_emu64}, 0}, "multiple of 16"},
+        {{{copy_without_wait_emu32, copy_without_wait_emu64}, 0}, "copies under way"},
+        {{{wait_without_arrival_emu32, wait_without_arrival_emu64}, 2}, "did not come to"},
+        {{{different_meetings_emu32, different_meetings_emu64}, 2}, "different meetings"},
+        {{{store_outside_cluster_emu32, store_outside_cluster_emu64}, 2}, "no shared memory"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int wide = 0; wide < 2; wide++)
             for (int order = 0; order < EMU_ORDERS; order++) {
-                run(table[i].kernel, wide, order, 3, 1, THREADS, numbers(), &first);
+                const uint32_t blocks = table[i].kernel.cluster ? 2 : 1;
+                run(table[i].kernel, wide, order, 3, blocks, THREADS, numbers(), &first);
                 assert_int_equal(first.status, WEIR_BAD_VALUE);
                 assert_string_equal(first.err.where, "kernel");
-                assert_non_null(strstr(first.err.message, "block 0,0: "));
+                assert_non_null(strstr(first.err.message, blocks > 1 ? "block " : "block 0,0: "));
                 assert_non_null(strstr(first.err.message, "thread "));
                 if (!strstr(first.err.message, table[i].says))
                     fail_msg("case %zu: %s", i, first.err.message);

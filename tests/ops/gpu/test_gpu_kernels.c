@@ -10,16 +10,17 @@ GPU_KERNELS(DECLARE)
 #define ROW(NAME, RECORD, FILE) {NAME##_emu32, NAME##_emu64},
 static emu_kernel *const kernels[][2] = {GPU_KERNELS(ROW)};
 
-static void launch(const struct gpu_case *c, const struct gpu_launch *g, uint32_t wave,
-                   enum emu_order order) {
+static void launch(const struct gpu_case *c, int i, uint32_t wave, enum emu_order order) {
+    const struct gpu_launch *g = gpu_case_launch(c, i);
     weir_error err = {0};
     if (g->kernel == GPU_NO_KERNEL)
         fail_msg("%s: no kernel takes it", c->label);
     struct emu_launch l = {.kernel = kernels[g->kernel][wave == 64],
-                           .record = &c->record,
+                           .record = gpu_case_record(c, i),
                            .blocks_x = g->blocks_x,
                            .blocks_y = g->blocks_y,
                            .threads = g->threads,
+                           .cluster = g->cluster,
                            .wave = wave,
                            .shared_bytes = g->shared_bytes,
                            .order = order,
@@ -30,9 +31,8 @@ static void launch(const struct gpu_case *c, const struct gpu_launch *g, uint32_
 }
 
 static void run(struct gpu_case *c, uint32_t wave, enum emu_order order) {
-    launch(c, &c->launch, wave, order);
-    for (int i = 0; i < c->n_then; i++)
-        launch(c, &c->then[i], wave, order);
+    for (int i = 0; i <= c->n_then; i++)
+        launch(c, i, wave, order);
     double worst = c->worst(c);
     if (!(worst <= 1))
         fail_msg("%s, waves of %u, order %d, seed %llu: error is %.3g times what is allowed",
@@ -84,6 +84,14 @@ static void all_shapes_of_warpgroups(const struct gpu_case_kind *kind) {
                    (struct gpu_shape){.multiprocessors = 4, .wave = 32, .warpgroups = true});
 }
 
+/* The same where a head may have several blocks: a small device and one that they do not fill. */
+static void all_shapes_of_clusters(const struct gpu_case_kind *kind) {
+    all_shapes_of_warpgroups(kind);
+    for (size_t i = 0; i < kind->n_small; i++)
+        all_orders(kind, i,
+                   (struct gpu_shape){.multiprocessors = 132, .wave = 32, .warpgroups = true});
+}
+
 static void norms_are_those_of_the_reference(void **state) {
     all_shapes(&case_norm);
 }
@@ -98,6 +106,14 @@ static void products_are_those_of_the_reference(void **state) {
 }
 static void delta_attention_steps_are_those_of_the_reference(void **state) {
     all_shapes(&case_kda_step);
+    all_shapes_of_clusters(&case_kda_step);
+}
+/* Also of the same bits as steps token by token. */
+static void verified_drafts_are_those_of_the_reference(void **state) {
+    all_shapes(&case_kda_verify);
+    all_shapes_of_clusters(&case_kda_verify);
+    all_shapes(&case_kda_verify_rounds);
+    all_shapes_of_clusters(&case_kda_verify_rounds);
 }
 /* Chunks against the recurrence. */
 static void delta_attention_of_many_rows_is_that_of_the_reference(void **state) {
@@ -158,11 +174,14 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     linear.n_parts = GPU_PARTS + 1;
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     struct gpu_kda_step kda = {.heads = 1, .taps = 4};
-    assert_int_equal(gpu_launch_kda_step(&kda, 96, 1).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_kda_step(&kda, 96, 1, shape).kernel, GPU_NO_KERNEL);
     kda.taps = GPU_TAPS_MOST + 1;
-    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1, shape).kernel, GPU_NO_KERNEL);
     kda.taps = 4;
-    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1 << 16).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_kda_step(&kda, 128, 1 << 16, shape).kernel, GPU_NO_KERNEL);
+    struct gpu_kda_verify verify = {.token = {.heads = 1, .taps = 4}};
+    assert_int_equal(gpu_launch_kda_verify(&verify, 96, 1, shape).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_kda_verify(&verify, 128, 1 << 16, shape).kernel, GPU_NO_KERNEL);
     struct gpu_kda_prefill prefill = {.heads = 1, .dim = 96, .taps = 4, .n_seqs = 1};
     assert_int_equal(gpu_launch_kda_prefill_chunks(&prefill, 9, shape).kernel, GPU_NO_KERNEL);
     prefill.dim = 128;
@@ -230,12 +249,29 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         }
 }
 
+/* Blocks of a head, while each has a multiprocessor for itself. */
+static void heads_of_delta_attention_are_shared_out_while_the_device_is_not_full(void **state) {
+    const struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32, .warpgroups = true};
+    const struct gpu_shape mi355x = {.multiprocessors = 256, .wave = 64};
+    const struct gpu_kda_step step = {.heads = 12, .taps = 4};
+    const struct gpu_kda_verify verify = {.token = step};
+    assert_int_equal(gpu_launch_kda_step(&step, 128, 1, h200).cluster, 2);
+    assert_int_equal(gpu_launch_kda_step(&step, 128, 1, h200).blocks_x, 24);
+    assert_int_equal(gpu_launch_kda_step(&step, 128, 8, h200).cluster, 0);
+    assert_int_equal(gpu_launch_kda_step(&step, 64, 1, h200).cluster, 0);
+    assert_int_equal(gpu_launch_kda_step(&step, 128, 1, mi355x).kernel, GPU_weir_kda_step_128);
+    assert_int_equal(gpu_launch_kda_verify(&verify, 128, 1, h200).cluster, 8);
+    assert_int_equal(gpu_launch_kda_verify(&verify, 128, 2, h200).cluster, 2);
+    assert_int_equal(gpu_launch_kda_verify(&verify, 128, 1, mi355x).cluster, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_are_those_of_the_reference),
         cmocka_unit_test(residual_mixtures_are_those_of_the_reference),
         cmocka_unit_test(products_are_those_of_the_reference),
         cmocka_unit_test(delta_attention_steps_are_those_of_the_reference),
+        cmocka_unit_test(verified_drafts_are_those_of_the_reference),
         cmocka_unit_test(delta_attention_of_many_rows_is_that_of_the_reference),
         cmocka_unit_test(routes_are_those_of_the_reference),
         cmocka_unit_test(experts_are_those_of_the_reference),
@@ -246,6 +282,7 @@ int main(void) {
         cmocka_unit_test(gated_activations_are_those_of_the_reference),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
+        cmocka_unit_test(heads_of_delta_attention_are_shared_out_while_the_device_is_not_full),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return (cmocka_set_test_filter(getenv("FILTER")), cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -189,3 +189,44 @@ GPU_KERNEL(right_count, wrong, MOST, 1) {
         sum += a.y[i];
     a.y[MOST - 1] = sum;
 }
+
+/* y = x of the same thread of the other block of the cluster, which stores it here. */
+GPU_FN void exchange(const struct wrong *a, struct room *s, bool meet) {
+    const uint32_t t = gpu_thread(), at = gpu_block_x() * gpu_waves() * GPU_WAVE + t;
+    gpu_cluster_arrive();
+    gpu_cluster_wait();
+    gpu_cluster_store(&s->at[t], 1 - gpu_cluster_rank(), a->x[at]);
+    gpu_cluster_arrive();
+    if (meet)
+        gpu_cluster_wait();
+    a->y[at] = s->at[t];
+    if (!meet)
+        gpu_cluster_wait();
+}
+GPU_KERNEL(right_exchange, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    exchange(&a, s, true);
+}
+GPU_KERNEL(exchange_read_early, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    exchange(&a, s, false);
+}
+GPU_KERNEL(wait_without_arrival, wrong, MOST, 1) {
+    if (gpu_thread() != 7)
+        gpu_cluster_arrive();
+    gpu_cluster_wait();
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(different_meetings, wrong, MOST, 1) {
+    if (gpu_cluster_rank() == 0)
+        gpu_cluster_arrive();
+    else
+        gpu_cluster_arrive();
+    gpu_cluster_wait();
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(store_outside_cluster, wrong, MOST, 1) {
+    GPU_SHARED(struct room, s);
+    gpu_cluster_store(&s->at[gpu_thread()], 2, 1);
+    a.y[gpu_thread()] = 1;
+}

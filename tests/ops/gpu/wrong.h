@@ -26,6 +26,11 @@ struct wrong {
     X(tiles_of_two_orders)                                                                         \
     X(right_tiles_transposed)                                                                      \
     X(right_collectives)                                                                           \
-    X(right_count)
+    X(right_count)                                                                                 \
+    X(right_exchange)                                                                              \
+    X(exchange_read_early)                                                                         \
+    X(wait_without_arrival)                                                                        \
+    X(different_meetings)                                                                          \
+    X(store_outside_cluster)
 
 #endif

@@ -61,6 +61,16 @@ GPU_FN uint32_t gpu_blocks_x(void) {
     return emu_here()->blocks_x;
 }
 
+#define GPU_CLUSTERS         1
+#define gpu_cluster_arrive() emu_cluster_arrive(__LINE__)
+#define gpu_cluster_wait()   emu_cluster_wait()
+GPU_FN uint32_t gpu_cluster_rank(void) {
+    return emu_here()->rank;
+}
+GPU_FN void gpu_cluster_store(float *p, uint32_t rank, float v) {
+    memcpy(emu_shared_of(p, rank, sizeof v), &v, sizeof v);
+}
+
 GPU_FN float gpu_as_f32(uint32_t u) {
     float f;
     memcpy(&f, &u, 4);
@@ -70,6 +80,12 @@ GPU_FN uint32_t gpu_as_u32(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);
     return u;
+}
+GPU_FN float gpu_fma(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+GPU_FN float gpu_mul(float a, float b) {
+    return a * b;
 }
 GPU_FN float gpu_exp2(float x) {
     return exp2f(x);
@@ -175,6 +191,7 @@ GPU_FN void gpu_copy_commit(void) {
     emu_copy_commit();
 }
 #define gpu_copy_wait(N) emu_copy_wait(N)
+GPU_FN void gpu_prefetch(const void *p) {}
 GPU_FN uint32_t gpu_atomic_add(uint32_t *p, uint32_t n) {
     uint32_t was = *p;
     *p = was + n;

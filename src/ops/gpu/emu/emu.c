@@ -14,6 +14,7 @@
 enum {
     MOST_COPIES = 64, /* that one thread may have under way */
     READY_WORDS = EMU_MAX_THREADS / 64,
+    EMU_MAX_BLOCKS = 16, /* of a cluster */
 };
 
 struct copy {
@@ -22,12 +23,14 @@ struct copy {
     bool there;
     uint32_t commit;
 };
-enum state { READY, AT_BARRIER, AT_MEETING, RETURNED };
+enum state { READY, AT_BARRIER, AT_CLUSTER_MEETING, AT_MEETING, RETURNED };
 struct fiber {
     struct context context;
     struct emu_place place;
     enum state state;
-    int line;
+    int line, cluster_line;
+    bool arrived; /* at meeting number `meeting` of the cluster */
+    uint32_t meeting;
     struct copy copy[MOST_COPIES];
     uint32_t n_copies, commits;
 };
@@ -36,14 +39,18 @@ struct wave {
     uint32_t arrived, generation;
     enum emu_kind kind;
 };
+/* Blocks that run together: one, or a cluster. */
 struct block {
     const struct emu_launch *launch;
     struct fiber *fiber;
     struct wave *wave;
     uint64_t ready[READY_WORDS];
-    void *shared;
+    unsigned char *shared; /* of all blocks of the cluster, `stride` apart */
+    size_t stride;
     struct context outside;
-    uint32_t running, at_barrier, returned;
+    uint32_t blocks, threads; /* that run together, and all their threads */
+    uint32_t running, at_barrier[EMU_MAX_BLOCKS], returned;
+    uint32_t at_cluster, meetings;
     uint64_t drawn;
     bool failed;
     weir_error *err;
@@ -78,6 +85,7 @@ static const char *waits_at(const struct fiber *f) {
     switch (f->state) {
     case READY: return "runs";
     case AT_BARRIER: return "waits at a barrier";
+    case AT_CLUSTER_MEETING: return "waits for its cluster";
     case AT_MEETING: return "waits for its wave";
     case RETURNED: return "has returned";
     }
@@ -86,7 +94,7 @@ static const char *waits_at(const struct fiber *f) {
 
 /* Nobody can run: names one that waits and one that it will never meet. */
 static void __attribute__((noreturn)) deadlock(void) {
-    uint32_t n = block->launch->threads, waiting = n;
+    uint32_t n = block->threads, waiting = n;
     for (uint32_t i = 0; i < n && waiting == n; i++)
         if (block->fiber[i].state != RETURNED)
             waiting = i;
@@ -121,21 +129,26 @@ static bool find_ready(uint32_t from, uint32_t to, bool highest, uint32_t *found
     return false;
 }
 
+/* Number of a fiber among all. */
+static uint32_t number_of(const struct fiber *f) {
+    return (uint32_t)(f - block->fiber);
+}
+
 /* Mostly a thread of the same wave, from one end or the other; else anybody. */
 static bool find_any(uint32_t *found) {
     const struct emu_launch *l = block->launch;
     uint64_t bits = rng_at(l->seed, 1, block->drawn++);
     uint32_t wave = block->running / l->wave * l->wave;
-    uint32_t from = (uint32_t)(bits >> 8) % l->threads;
+    uint32_t from = (uint32_t)(bits >> 8) % block->threads;
     if (bits % 8 && find_ready(wave, wave + l->wave, bits & 16, found))
         return true;
-    return find_ready(from, l->threads, false, found) || find_ready(0, from, false, found);
+    return find_ready(from, block->threads, false, found) || find_ready(0, from, false, found);
 }
 
 /* The next to run; or deadlock. No order is fair: the first threads, the last or, at random, those
  * of one wave come as far as they can before others move. */
 static uint32_t next_ready(void) {
-    uint32_t n = block->launch->threads, found = 0;
+    uint32_t n = block->threads, found = 0;
     bool any = false;
     switch (block->launch->order) {
     case EMU_FORWARD: any = find_ready(0, n, false, &found); break;
@@ -151,35 +164,75 @@ static uint32_t next_ready(void) {
 /* The running fiber has to wait. */
 static void wait_as(enum state state) {
     struct fiber *me = running();
-    set_ready(me->place.thread, false);
+    set_ready(number_of(me), false);
     me->state = state;
     uint32_t next = next_ready();
     block->running = next;
     context_change(&me->context, &block->fiber[next].context, false);
 }
 
+/* The fiber is the last of n from `from` on to come here: all of them can run. */
+static void end_meeting(uint32_t from, uint32_t n, enum state state) {
+    const struct fiber *me = running();
+    for (uint32_t i = from; i < from + n; i++) {
+        struct fiber *f = &block->fiber[i];
+        if (f->line != me->line)
+            fault("thread %u meets thread %u at different barriers, lines %d and %d",
+                  f->place.thread, me->place.thread, f->line, me->line);
+        if (f->state == state)
+            set_ready(i, true);
+    }
+}
+
 void emu_barrier(int line) {
     struct fiber *me = running();
-    uint32_t n = block->launch->threads;
+    const uint32_t rank = me->place.rank, n = block->launch->threads;
     me->line = line;
-    if (++block->at_barrier < n) {
+    if (++block->at_barrier[rank] < n) {
         wait_as(AT_BARRIER);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (block->fiber[i].line != line)
-            fault("thread %u meets thread %u at different barriers, lines %d and %d", i,
-                  me->place.thread, block->fiber[i].line, line);
-        set_ready(i, true);
+    block->at_barrier[rank] = 0;
+    end_meeting(rank * n, n, AT_BARRIER);
+}
+
+void emu_cluster_arrive(int line) {
+    struct fiber *me = running();
+    if (me->arrived)
+        fault("thread %u arrives at its cluster's meeting twice", me->place.thread);
+    me->cluster_line = line;
+    me->arrived = true;
+    me->meeting = block->meetings;
+    if (++block->at_cluster < block->threads)
+        return;
+    for (uint32_t i = 0; i < block->threads; i++) {
+        const struct fiber *f = &block->fiber[i];
+        if (f->cluster_line != line)
+            fault("thread %u meets thread %u at different meetings of their cluster, lines %d and "
+                  "%d",
+                  f->place.thread, me->place.thread, f->cluster_line, line);
+        if (f->state == AT_CLUSTER_MEETING)
+            set_ready(i, true);
     }
-    block->at_barrier = 0;
+    block->at_cluster = 0;
+    block->meetings++;
+}
+
+void emu_cluster_wait(void) {
+    struct fiber *me = running();
+    if (!me->arrived)
+        fault("thread %u waits for a meeting of its cluster that it did not come to",
+              me->place.thread);
+    me->arrived = false;
+    if (me->meeting == block->meetings)
+        wait_as(AT_CLUSTER_MEETING);
 }
 
 const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_t bytes,
                                      void (*finish)(struct emu_gathering *)) {
     struct fiber *me = running();
     uint32_t lanes = block->launch->wave, lane = me->place.thread % lanes;
-    struct wave *w = &block->wave[me->place.thread / lanes];
+    struct wave *w = &block->wave[number_of(me) / lanes];
     struct emu_gathering *g = &w->gathering[w->generation % 2];
     if (w->arrived && w->kind != kind)
         fault("thread %u of a wave meets others that do something else", me->place.thread);
@@ -195,7 +248,7 @@ const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_
     w->arrived = 0;
     w->generation++;
     for (uint32_t i = 0; i < lanes; i++)
-        set_ready(me->place.thread - lane + i, true);
+        set_ready(number_of(me) - lane + i, true);
     return g;
 }
 
@@ -203,7 +256,16 @@ void *emu_shared(size_t bytes) {
     if (bytes > block->launch->shared_bytes)
         fault("wants %zu bytes of shared memory, launched with %zu", bytes,
               block->launch->shared_bytes);
-    return block->shared;
+    return block->shared + running()->place.rank * block->stride;
+}
+
+void *emu_shared_of(void *p, uint32_t rank, size_t bytes) {
+    const struct emu_place *here = emu_here();
+    const size_t at = (size_t)((unsigned char *)p - block->shared) - here->rank * block->stride;
+    if (rank >= block->blocks || at + bytes > block->launch->shared_bytes)
+        fault("thread %u writes to no shared memory of block %u of a cluster of %u", here->thread,
+              rank, block->blocks);
+    return block->shared + rank * block->stride + at;
 }
 
 void emu_check_aligned(const void *p) {
@@ -246,28 +308,32 @@ static void begin_fiber(void) {
     struct fiber *me = running();
     if (me->n_copies)
         fault("thread %u returns and leaves %u copies under way", me->place.thread, me->n_copies);
-    set_ready(me->place.thread, false);
+    set_ready(number_of(me), false);
     me->state = RETURNED;
-    if (++block->returned == block->launch->threads)
+    if (++block->returned == block->threads)
         context_change(&me->context, &block->outside, true);
     block->running = next_ready();
     context_change(&me->context, &running()->context, true);
     abort();
 }
 
+/* The block, or the cluster that begins with it. */
 static void run_block(uint32_t x, uint32_t y, void *stacks) {
     const struct emu_launch *l = block->launch;
-    for (uint32_t i = 0; i < l->threads; i++) {
+    for (uint32_t i = 0; i < block->threads; i++) {
         struct fiber *f = &block->fiber[i];
+        const uint32_t rank = i / l->threads;
         context_prepare(&f->context, stacks, i, begin_fiber);
-        f->place = (struct emu_place){i, l->threads, x, y, l->blocks_x};
+        f->place = (struct emu_place){i % l->threads, l->threads, x + rank, y, l->blocks_x, rank};
         set_ready(i, true);
         f->n_copies = f->commits = 0;
+        f->arrived = false;
     }
-    for (uint32_t i = 0; i < l->threads / l->wave; i++)
+    for (uint32_t i = 0; i < block->threads / l->wave; i++)
         block->wave[i].arrived = block->wave[i].generation = 0;
-    block->at_barrier = block->returned = 0;
-    memset(block->shared, 0xFF, l->shared_bytes);
+    memset(block->at_barrier, 0, sizeof block->at_barrier);
+    block->at_cluster = block->meetings = block->returned = 0;
+    memset(block->shared, 0xFF, (block->blocks - 1) * block->stride + l->shared_bytes);
     block->running = 0;
     block->running = next_ready();
     context_change(&block->outside, &running()->context, false);
@@ -299,29 +365,35 @@ static void *stacks_for(uint32_t threads) {
 }
 
 weir_status emu_run(const struct emu_launch *l, weir_error *err) {
-    WEIR_ASSERT(l->threads > 0 && l->threads % l->wave == 0 && l->threads <= EMU_MAX_THREADS);
-    uint32_t n = l->blocks_x * l->blocks_y;
-    void *stacks = stacks_for(l->threads);
+    const uint32_t blocks = l->cluster ? l->cluster : 1, threads = l->threads * blocks;
+    WEIR_ASSERT(l->threads > 0 && l->threads % l->wave == 0 && threads <= EMU_MAX_THREADS &&
+                blocks <= EMU_MAX_BLOCKS && l->blocks_x % blocks == 0);
+    uint32_t n = l->blocks_x / blocks * l->blocks_y;
+    void *stacks = stacks_for(threads), *shared = NULL;
     uint32_t *list = malloc((n ? n : 1) * sizeof *list);
-    struct block b = {.launch = l, .err = err};
-    b.fiber = calloc(l->threads, sizeof *b.fiber);
-    b.wave = calloc(l->threads / l->wave, sizeof *b.wave);
+    struct block b = {.launch = l, .err = err, .blocks = blocks, .threads = threads};
+    b.fiber = calloc(threads, sizeof *b.fiber);
+    b.wave = calloc(threads / l->wave, sizeof *b.wave);
     /* To the byte, so that a sanitizer sees what reaches beyond it. */
-    bool taken = posix_memalign(&b.shared, 1024, l->shared_bytes ? l->shared_bytes : 1) == 0;
+    b.stride = (l->shared_bytes + 1023) / 1024 * 1024;
+    const size_t bytes = (blocks - 1) * b.stride + l->shared_bytes;
+    bool taken = posix_memalign(&shared, 1024, bytes ? bytes : 1) == 0;
+    b.shared = shared;
     bool ready = stacks && list && b.fiber && b.wave && taken;
     if (ready) {
         order_blocks(l, list, n);
         block = &b;
         for (uint32_t i = 0; i < n && !b.failed; i++)
-            run_block(list[i] % l->blocks_x, list[i] / l->blocks_x, stacks);
+            run_block(list[i] % (l->blocks_x / blocks) * blocks, list[i] / (l->blocks_x / blocks),
+                      stacks);
         block = NULL;
     }
     if (taken)
-        free(b.shared);
+        free(shared);
     free(b.wave);
     free(b.fiber);
     free(list);
     if (!ready)
-        return weir_fail(err, WEIR_NO_MEMORY, "kernel", "no memory for %u fibers", l->threads);
+        return weir_fail(err, WEIR_NO_MEMORY, "kernel", "no memory for %u fibers", threads);
     return b.failed ? WEIR_BAD_VALUE : WEIR_OK;
 }

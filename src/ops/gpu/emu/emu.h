@@ -6,7 +6,8 @@
  *   - shared memory is NaN (bytes 0xFF) when a block begins, and ends where an allocation ends;
  *   - threads that wait for others which wait elsewhere, or have returned, are a fault that names
  *     them; so are loads of 16 bytes from odd addresses and asynchronous copies nobody waits for;
- *   - asynchronous copies arrive when they are waited for and not before.
+ *   - asynchronous copies arrive when they are waited for and not before;
+ *   - threads of the blocks of a cluster run in the same order as if they were of one block.
  * What it cannot show: what blocks do to each other at the same time, the memory order of a device,
  * registers, bank conflicts. */
 #ifndef WEIR_OPS_GPU_EMU_EMU_H
@@ -35,6 +36,8 @@ struct emu_launch {
     size_t shared_bytes;
     enum emu_order order;
     uint64_t seed;
+    uint32_t cluster; /* blocks in a row of x that run together, all their threads at most
+                         EMU_MAX_THREADS; 0: each alone */
 };
 enum { EMU_MAX_THREADS = 1024 };
 

@@ -10,6 +10,7 @@
 
 struct emu_place {
     uint32_t thread, threads, block_x, block_y, blocks_x;
+    uint32_t rank; /* of the block in its cluster */
 };
 /* Where the running fiber is. */
 const struct emu_place *emu_here(void);
@@ -17,6 +18,9 @@ const struct emu_place *emu_here(void);
 /* All fibers of the block meet. `line`: of the call; threads that meet at different ones are a
  * fault. */
 void emu_barrier(int line);
+/* All fibers of all blocks of the cluster, in two parts. */
+void emu_cluster_arrive(int line);
+void emu_cluster_wait(void);
 
 /* What the lanes of a wave do together. */
 enum emu_kind {
@@ -42,6 +46,8 @@ const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_
 
 /* The block's shared memory, of which a kernel wants so much. */
 void *emu_shared(size_t bytes);
+/* Where p, in this block's shared memory, is in that of another of its cluster. */
+void *emu_shared_of(void *p, uint32_t rank, size_t bytes);
 /* 16 bytes that arrive when this fiber waits for them, no earlier. */
 void emu_copy16(void *to, const void *from, bool there);
 void emu_copy_commit(void);

@@ -61,7 +61,9 @@ GPU_FN uint32_t kda_first_chunk(const struct gpu_kda_prefill *a, uint32_t seq) {
 
 /* ------------------------------------------------------------------------------- work buffer
  * The part of a chunk and head. Matrices of two or three parts have all upper parts, then all
- * lower ones. With G_i the cumulative log decay and X = (I + diag(beta) Akk)^-1 diag(beta): */
+ * lower ones. Each part lies as lanes read it: tiles of 16 rows by 32 columns one behind the other,
+ * and in a tile strip 0 of all lanes, then strip 1. With G_i the cumulative log decay and X = (I +
+ * diag(beta) Akk)^-1 diag(beta): */
 struct kda_work {
     uint16_t *w;   /* [2][CHUNK][keys]: -X (K exp G) */
     uint16_t *q;   /* [2][CHUNK][keys]: Q exp G */
@@ -70,6 +72,13 @@ struct kda_work {
     float *u;      /* [CHUNK][keys]: X V; what the states put in its place is the output */
     float *decay;  /* [keys]: exp G_C */
 };
+/* Where element (row, k) of a part of so many columns is. */
+GPU_FN uint32_t kda_element(uint32_t row, uint32_t k, const uint32_t cols) {
+    const uint32_t tile = row / TILE * (cols / 32) + k / 32, strip = k % 32 / 8;
+    const uint32_t lane = GPU_WAVE == 32 ? row % 8 * 4 + strip : strip * 16 + row % 16;
+    const uint32_t of = GPU_WAVE == 32 ? row % 16 / 8 : 0;
+    return ((tile * GPU_STRIPS + of) * GPU_WAVE + lane) * 8 + k % 8;
+}
 /* At its start: the windows before the sequences, [n_seqs][3][taps - 1][heads * dim] BF16. */
 GPU_FN uint64_t kda_window_numbers(const struct gpu_kda_prefill *a) {
     return (uint64_t)3 * (a->taps - 1) * a->heads * a->dim;
@@ -148,7 +157,7 @@ GPU_FN void split_cols(struct kda_strips *s, const float *tile, uint32_t stride)
         split8(f, &s->hi.row[i], &s->lo.row[i]);
     }
 }
-/* Strips of a tile [row][k] of upper parts; the lower ones are `lower` further. */
+/* Strips of a tile [row][k] of upper parts in shared memory; the lower ones are `lower` further. */
 GPU_FN void load_strips(struct kda_strips *s, const uint16_t *tile, uint32_t stride,
                         uint32_t lower) {
     GPU_UNROLL
@@ -157,6 +166,17 @@ GPU_FN void load_strips(struct kda_strips *s, const uint16_t *tile, uint32_t str
         s->hi.row[i] = gpu_load16(from);
         s->lo.row[i] = gpu_load16(from + lower);
     }
+}
+/* Strips of the tile of the work buffer that begins with element `tile`; parts are `lower` apart.
+ */
+GPU_FN void load_part(struct gpu_strips *s, const uint16_t *tile) {
+    GPU_UNROLL
+    for (uint32_t i = 0; i < GPU_STRIPS; i++)
+        s->row[i] = gpu_load16(tile + (i * GPU_WAVE + gpu_lane()) * 8);
+}
+GPU_FN void load_parts(struct kda_strips *s, const uint16_t *tile, uint32_t lower) {
+    load_part(&s->hi, tile);
+    load_part(&s->lo, tile + lower);
 }
 GPU_FN void clear_sums(struct gpu_sums *c) {
     GPU_UNROLL
@@ -178,11 +198,17 @@ GPU_FN void load_strips_whole(struct kda_strips_whole *s, const uint16_t *tile, 
     for (uint32_t i = 0; i < GPU_STRIPS; i++)
         s->least.row[i] = gpu_load16(tile + gpu_strip_row(i) * stride + gpu_strip_k() + 2 * lower);
 }
-GPU_FN void add_product_whole(struct gpu_sums *c, const struct kda_strips_whole *a,
-                              const struct kda_strips_whole *b) {
-    gpu_mma16(c, &a->least, &b->upper.hi);
-    gpu_mma16(c, &a->upper.hi, &b->least);
-    gpu_mma16(c, &a->upper.lo, &b->upper.lo);
+GPU_FN void add_sums(struct gpu_sums *c, const struct gpu_sums *more) {
+    GPU_UNROLL
+    for (uint32_t i = 0; i < GPU_SUMS; i++)
+        c->at[i] += more->at[i];
+}
+/* What is below the three largest products goes to `lower`. */
+GPU_FN void add_product_whole(struct gpu_sums *c, struct gpu_sums *lower,
+                              const struct kda_strips_whole *a, const struct kda_strips_whole *b) {
+    gpu_mma16(lower, &a->least, &b->upper.hi);
+    gpu_mma16(lower, &a->upper.hi, &b->least);
+    gpu_mma16(lower, &a->upper.lo, &b->upper.lo);
     add_product(c, &a->upper, &b->upper);
 }
 
