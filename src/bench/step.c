@@ -280,7 +280,8 @@ static weir_status open_model(struct profile *p, weir_error *err) {
     const struct step_options *o = p->o;
     const uint32_t before = o->history > o->prompt_tokens ? o->history : o->prompt_tokens;
     const struct step_rig_options rig = {
-        .of = {o->model, o->column, o->dense, o->kv_dtype, o->threads},
+        .of = {o->model, o->column, o->dense, o->kv_dtype, o->threads,
+               o->device ? gpu_device_facts(o->device)->name : NULL},
         .tuning = o->tuning,
         .sequences = o->sequences,
         .positions = before + o->decode_tokens + 2, /* one to begin with, one that is timed only */

@@ -103,21 +103,42 @@ static weir_status step_seconds(struct runner *r, const struct runner_feed *feed
     return st;
 }
 
+weir_status device_step_seconds(struct runner *r, const struct runner_feed *feeds, uint32_t n,
+                                const bool *left_out, uint32_t launches, double *seconds,
+                                weir_error *err) {
+    return once(r, feeds, n, (struct device_timing){left_out, true, launches}, seconds, err);
+}
+
+/* What the whole step is longer than without operations of this kind. */
+static weir_status kind_seconds(struct runner *r, const struct runner_feed *feeds, uint32_t n,
+                                enum op_kind kind, double whole, bool *left_out, double *seconds,
+                                weir_error *err) {
+    uint32_t n_ops;
+    double without = 0;
+    const struct op *op = program_ops(runner_program(r), &n_ops);
+    for (uint32_t i = 0; i < n_ops; i++)
+        left_out[i] = op[i].kind == kind;
+    weir_status st =
+        step_seconds(r, feeds, n, (struct device_timing){left_out, true, 1}, &without, err);
+    *seconds = whole > without ? whole - without : 0;
+    return st;
+}
+
 weir_status device_time_step(struct runner *r, const struct runner_feed *feeds, uint32_t n,
                              uint32_t kinds, struct device_step *out, weir_error *err) {
+    uint32_t n_ops;
+    program_ops(runner_program(r), &n_ops);
+    bool *left_out = calloc(n_ops, sizeof *left_out);
+    double whole = 0; /* with the same experts as those that lack something */
     *out = (struct device_step){0};
-    double whole = 0, without = 0; /* all with the same experts */
-    weir_status st =
-        step_seconds(r, feeds, n, (struct device_timing){.without = OP_COUNT}, &out->seconds, err);
+    weir_status st = left_out
+                         ? step_seconds(r, feeds, n, (struct device_timing){0}, &out->seconds, err)
+                         : weir_fail(err, WEIR_NO_MEMORY, "bench step", "no memory");
     if (!st)
-        st = step_seconds(r, feeds, n, (struct device_timing){.without = OP_COUNT, .kept = true},
-                          &whole, err);
-    for (enum op_kind k = 0; k < OP_COUNT && !st; k++) {
-        if (!(kinds >> k & 1))
-            continue;
-        st = step_seconds(r, feeds, n, (struct device_timing){.without = k, .kept = true}, &without,
-                          err);
-        out->kind[k] = whole > without ? whole - without : 0;
-    }
+        st = step_seconds(r, feeds, n, (struct device_timing){NULL, true, 1}, &whole, err);
+    for (enum op_kind k = 0; k < OP_COUNT && !st; k++)
+        if (kinds >> k & 1)
+            st = kind_seconds(r, feeds, n, k, whole, left_out, &out->kind[k], err);
+    free(left_out);
     return st;
 }

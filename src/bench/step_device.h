@@ -19,5 +19,10 @@ struct device_step {
 /* `kinds`: which occur, bit by bit. */
 weir_status device_time_step(struct runner *r, const struct runner_feed *feeds, uint32_t n,
                              uint32_t kinds, struct device_step *out, weir_error *err);
+/* Seconds of a step without the operations that left_out[i] says (NULL: with all), with the experts
+ * that the last watched step chose: one round of so many launches. */
+weir_status device_step_seconds(struct runner *r, const struct runner_feed *feeds, uint32_t n,
+                                const bool *left_out, uint32_t launches, double *seconds,
+                                weir_error *err);
 
 #endif

@@ -3,47 +3,14 @@
  * time; so a round is as many steps as the largest number of variants of a group, and one.
  * Invariant that bites: rounds begin with another variant each, or what comes behind the same
  * neighbour would always find the same caches. */
-#include "bench/tune.h"
+#include "bench/tune_inside.h"
 
 #include "base/clock.h"
 #include "bench/kernels_machine.h"
 #include "bench/quantile.h"
-#include "bench/step_rig.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { WAYS = 1 + OP_VARIANTS }; /* the default first */
-
-/* Operations of one kind and shape. */
-struct group {
-    const struct op *op; /* the first of them */
-    char shape[OP_SIGNATURE];
-    uint32_t calls;
-    bool done[ROW_CLASSES];
-    /* of the phase in progress; ways == 0: not in it */
-    enum row_class rows;
-    struct variant variant[WAYS];
-    uint32_t ways, best;
-    double us[WAYS][TUNE_ROUNDS];
-    uint32_t way; /* of the next step ... */
-    bool counts;  /* ... whose time is a sample */
-};
-
-struct tuner {
-    const struct tune_options *o;
-    struct tune_report *out;
-    struct step_rig rig;
-    struct group *group;
-    uint32_t n_groups;
-    uint32_t *group_of;       /* [n_ops]; UINT32_MAX: its column has no variants of it */
-    double *begin;            /* [n_ops + 1] us */
-    struct runner_feed *feed; /* [sequences] */
-    /* of the phase in progress */
-    bool decode;
-    uint32_t rows;
-    uint32_t done, of; /* rounds */
-};
 
 static const struct variant usual = {"default", 0, true};
 
@@ -94,7 +61,7 @@ static void all_go_best(struct tuner *t) {
     }
 }
 
-static weir_status choose(struct tuner *t, weir_error *err) {
+weir_status tune_choose(struct tuner *t, weir_error *err) {
     for (uint32_t i = 0; i < t->rig.n_ops; i++) {
         const struct group *g = t->group_of[i] == UINT32_MAX ? NULL : &t->group[t->group_of[i]];
         if (!g || !g->ways)
@@ -123,7 +90,7 @@ static void count(struct tuner *t, uint32_t round) {
  */
 static weir_status step(struct tuner *t, uint32_t round, double *ms, weir_error *err) {
     uint32_t n = t->decode ? t->rows : 1;
-    weir_status s = choose(t, err);
+    weir_status s = tune_choose(t, err);
     if (s)
         return s;
     if (!t->decode)
@@ -226,7 +193,7 @@ static weir_status keep(struct tuner *t, struct tune_row *row, weir_error *err) 
     return WEIR_OK;
 }
 
-static void next_round(struct tuner *t) {
+void tune_next_round(struct tuner *t) {
     if (t->o->done)
         t->o->done(t->o->arg, t->done, t->of);
     t->done++;
@@ -237,8 +204,10 @@ static void next_round(struct tuner *t) {
 /* All ways in turn. */
 static weir_status try_all(struct tuner *t, uint32_t ways, double *ms, weir_error *err) {
     weir_status s = WEIR_OK;
+    if (t->o->device)
+        return tune_device_all(t, ms, err);
     for (uint32_t round = 0; round < t->o->rounds && !s; round++) {
-        next_round(t);
+        tune_next_round(t);
         for (uint32_t i = 0; i < ways && !s; i++) {
             double took;
             uint32_t k = (i + round) % ways;
@@ -253,8 +222,10 @@ static weir_status try_all(struct tuner *t, uint32_t ways, double *ms, weir_erro
 /* Winners beside the default. */
 static weir_status try_best(struct tuner *t, double ms[2][TUNE_ROUNDS], weir_error *err) {
     weir_status s = WEIR_OK;
+    if (t->o->device)
+        return tune_device_best(t, ms, err);
     for (uint32_t round = 0; round < t->o->rounds && !s; round++) {
-        next_round(t);
+        tune_next_round(t);
         for (uint32_t i = 0; i < 2 && !s; i++) {
             uint32_t best = (i + round) % 2;
             if (best)
@@ -301,7 +272,7 @@ static weir_status phase(struct tuner *t, bool decode, uint32_t rows, weir_error
     steps->default_ms = s ? 0 : quantile(ms[0], t->o->rounds, 0.5);
     steps->tuned_ms = s ? 0 : quantile(ms[any], t->o->rounds, 0.5);
     all_go(t, 0); /* what comes next is tuned by itself */
-    return s ? s : choose(t, err);
+    return s ? s : tune_choose(t, err);
 }
 
 /* Decode steps of every class of sequences, then prompts of every class of rows: products that
@@ -332,7 +303,8 @@ static weir_status open_rig(struct tuner *t, weir_error *err) {
                                          .sequences = o->sequences,
                                          .positions = tokens + o->rounds * (WAYS + 2) + 1,
                                          .rows = o->rows,
-                                         .prompt_tokens = tokens};
+                                         .prompt_tokens = tokens,
+                                         .device = o->device};
     weir_status s = step_rig_open(&rig, &t->rig, err);
     if (s)
         return s;
@@ -341,7 +313,7 @@ static weir_status open_rig(struct tuner *t, weir_error *err) {
     t->group_of = calloc(n, sizeof *t->group_of);
     t->begin = calloc(n + 1, sizeof *t->begin);
     t->feed = calloc(o->sequences, sizeof *t->feed);
-    t->out->table = tuning_new(o->of.threads);
+    t->out->table = tuning_new(o->of.threads, o->of.device);
     if (!t->group || !t->group_of || !t->begin || !t->feed || !t->out->table)
         return weir_fail(err, WEIR_NO_MEMORY, "tune", "no memory");
     for (uint32_t i = 0; i < n; i++)

@@ -17,11 +17,12 @@ enum { TUNE_ROUNDS = 32 };
 
 struct tune_options {
     struct tuning_for of;
-    uint32_t prompt_tokens; /* history of decode steps, at least 1 */
-    uint32_t sequences;     /* that decode together, at most */
-    uint32_t rows;          /* largest step of a prompt */
-    uint32_t rounds;        /* 1 to TUNE_ROUNDS */
-    double wait_seconds;    /* before each round, for the machine to be idle; 0: none */
+    uint32_t prompt_tokens;    /* history of decode steps, at least 1 */
+    uint32_t sequences;        /* that decode together, at most */
+    uint32_t rows;             /* largest step of a prompt */
+    uint32_t rounds;           /* 1 to TUNE_ROUNDS */
+    struct gpu_device *device; /* for column_gpu; NULL: this machine computes */
+    double wait_seconds;       /* before each round, for the machine to be idle; 0: none */
     void (*done)(void *arg, uint32_t done, uint32_t of); /* behind every round; NULL: nobody waits
                                                           */
     void *arg;

@@ -8,8 +8,8 @@
 #include "cli/engine_args.h"
 #include "cli/io.h"
 #include "cli/measure_args.h"
+#include "cli/measure_device.h"
 #include "cli/progress.h"
-#include "load/modules.h"
 
 struct bench_step_args {
     char *model, *isa, *tuning, *device_library, *device_modules;
@@ -118,25 +118,21 @@ static void sample_done(void *arg, uint32_t done, uint32_t of) {
     progress_to(p, done);
 }
 
-/* What a device does not take is refused here by the name of its option. */
 static weir_status open_device(const struct bench_step_args *a, struct step_options *o,
                                weir_error *err) {
-    if (a->device == ENGINE_DEVICE_CPU)
-        return WEIR_OK;
-    if (strcmp(a->isa, "fastest") != 0)
+    const struct measure_device m = {.device = a->device,
+                                     .library = a->device_library,
+                                     .modules = a->device_modules,
+                                     .dense_dtype = a->dense_dtype,
+                                     .kv_dtype = a->kv_dtype};
+    if (a->device != ENGINE_DEVICE_CPU && strcmp(a->isa, "fastest") != 0)
         return weir_fail(err, WEIR_BAD_VALUE, "--isa", "is about this machine's processor");
-    if (o->dense != DENSE_BF16)
-        return weir_fail(err, WEIR_BAD_VALUE, "--dense-dtype",
-                         "a device takes dense weights as bf16");
-    if (a->kv_dtype == 1)
-        return weir_fail(err, WEIR_BAD_VALUE, "--kv-cache-dtype",
-                         "history on a device is bf16 or fp8");
-    o->column = &column_gpu;
-    o->kv_dtype = a->kv_dtype ? o->kv_dtype : DTYPE_BF16;
-    o->tuning = "none";
-    o->threads = 1; /* draws tokens */
-    return modules_open(a->device == ENGINE_DEVICE_CUDA ? GPU_CUDA : GPU_HIP, a->device_library,
-                        a->device_modules, &o->device, err);
+    weir_status s = measure_device_open(&m, &o->kv_dtype, &o->device, err);
+    if (o->device) {
+        o->column = &column_gpu;
+        o->threads = 1; /* draws tokens */
+    }
+    return s;
 }
 
 static int run_bench_step(void *record, weir_error *err) {

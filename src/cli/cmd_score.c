@@ -215,17 +215,22 @@ static int run_score(void *record, weir_error *err) {
     if (status)
         return command_exit_status(err);
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
-    const struct tuning_for of = {
-        a->engine.model, column, (enum dense_form)a->engine.dense_dtype,
-        device && !a->engine.kv_dtype ? DTYPE_BF16 : kv[a->engine.kv_dtype], threads};
+    struct tuning_for of = {a->engine.model,
+                            column,
+                            (enum dense_form)a->engine.dense_dtype,
+                            device && !a->engine.kv_dtype ? DTYPE_BF16 : kv[a->engine.kv_dtype],
+                            device ? 1 : threads,
+                            NULL};
     struct tuning *tuning = NULL;
     struct gpu_device *gpu = NULL;
     if (device)
         status = modules_open(a->engine.device == ENGINE_DEVICE_CUDA ? GPU_CUDA : GPU_HIP,
                               a->engine.device_library, a->engine.device_modules, &gpu, err);
+    if (gpu)
+        of.device = gpu_device_facts(gpu)->name;
     if (fast && !device)
         status = weights_pack(w, column, of.dense, experts.bytes, threads, err);
-    if (fast && !device && !status)
+    if (fast && !status)
         status = tuning_choose(a->engine.tuning, &of, &tuning, err);
     if (status) {
         weights_close(w);

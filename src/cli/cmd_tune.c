@@ -6,12 +6,13 @@
 #include "cli/engine_args.h"
 #include "cli/io.h"
 #include "cli/measure_args.h"
+#include "cli/measure_device.h"
 #include "cli/progress.h"
 
 struct tune_args {
-    char *model, *out;
+    char *model, *out, *device_library, *device_modules;
     uint32_t threads, prompt_tokens, sequences, rows, rounds;
-    int activation_dtype, dense_dtype, kv_dtype;
+    int device, activation_dtype, dense_dtype, kv_dtype;
     double wait;
     bool json;
 };
@@ -33,6 +34,9 @@ static const struct option_spec tune_options[] = {
      .help = "Where the table goes; if not given, where later starts look for it: "
              "$XDG_CACHE_HOME/weir/tuning or ~/.cache/weir/tuning, under a name that stands for "
              "machine, model, formats and threads."},
+    ENGINE_DEVICE(AT(device)),
+    ENGINE_DEVICE_LIBRARY(AT(device_library)),
+    ENGINE_DEVICE_MODULES(AT(device_modules)),
     MEASURE_THREADS(AT(threads)),
     ENGINE_ACTIVATION_DTYPE(AT(activation_dtype)),
     ENGINE_DENSE_DTYPE(AT(dense_dtype)),
@@ -118,11 +122,27 @@ static weir_status report(const struct tune_args *a, const struct tune_options *
     return s;
 }
 
+static weir_status open_device(const struct tune_args *a, struct tune_options *o, weir_error *err) {
+    const struct measure_device m = {.device = a->device,
+                                     .library = a->device_library,
+                                     .modules = a->device_modules,
+                                     .dense_dtype = a->dense_dtype,
+                                     .activation_dtype = a->activation_dtype,
+                                     .kv_dtype = a->kv_dtype};
+    weir_status s = measure_device_open(&m, &o->of.kv, &o->device, err);
+    if (o->device) {
+        o->of.column = &column_gpu;
+        o->of.threads = 1; /* draws tokens */
+        o->of.device = gpu_device_facts(o->device)->name;
+    }
+    return s;
+}
+
 static int run_tune(void *record, weir_error *err) {
     static const enum dtype kv[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
     struct tune_args *a = record;
     struct progress bar;
-    const struct tune_options o = {
+    struct tune_options o = {
         .of = {.model = a->model,
                .column =
                    column_fast(a->activation_dtype ? (enum activation)(a->activation_dtype - 1)
@@ -137,15 +157,19 @@ static int run_tune(void *record, weir_error *err) {
         .wait_seconds = a->wait,
         .done = round_done,
         .arg = &bar};
-    char *chosen = a->out ? NULL : tuning_default_path(&o.of, err);
-    if (!a->out && !chosen)
-        return command_exit_status(err);
-    struct tune_report r;
-    progress_begin(&bar, "rounds", 1);
-    weir_status s = tune_measure(&o, &r, err);
-    progress_end(&bar);
+    struct tune_report r = {0};
+    char *chosen = NULL;
+    weir_status s = open_device(a, &o, err);
+    if (!s && !a->out && !(chosen = tuning_default_path(&o.of, err)))
+        s = err->code;
+    if (!s) {
+        progress_begin(&bar, "rounds", 1);
+        s = tune_measure(&o, &r, err);
+        progress_end(&bar);
+    }
     if (!s)
         s = report(a, &o, &r, a->out ? a->out : chosen, err);
+    gpu_device_close(o.device);
     tune_free(&r);
     free(chosen);
     return s ? command_exit_status(err) : 0;
@@ -164,6 +188,10 @@ static const struct command_section tune_sections[] = {
      "default by 2 % and its third quartile below the default's first, and so again in as many "
      "rounds beside the default alone; otherwise the default stays. Times are of all operations "
      "of that shape in a step.\n\n"
+     "On a device (--device) a sample is the time of the step's graph with one group of operations "
+     "by "
+     "one variant, less that of the graph without the group, and a table serves devices of that "
+     "name.\n\n"
      "The last table shows whole steps, by default and by what won in them.\n\n"
      "A table serves the model, formats and number of threads it was made with, on a processor "
      "of the same name and model, and this version of weir; others are left with one line. It is "
@@ -177,7 +205,12 @@ static const struct command_section tune_sections[] = {
      "asked for ahead, by default 4k), dots (dot products where matrix tiles are the default). Of "
      "latent attention: fixed, tasks-1 and tasks-8 (pieces of histories for each member, by "
      "default 4). Of KDA: fixed, chunks and tokens (the form of prompts of few rows).\n\n"
-     "All but dots, chunks and tokens give the same bits as the default; those three round "
+     "On a device, of products: split-1 to split-8 (waves that share rows of the weight, up to 4 "
+     "rows), "
+     "narrow and wide (rows of the weight of a block, up to 64), tiles-128, tiles-192 and "
+     "warpgroups "
+     "(beyond); of experts: choices, grouped and tiles (what a block works on).\n\n"
+     "All but those, dots, chunks and tokens give the same bits as the default; they round "
      "differently, within the bounds of their column. The exact column has no variants."},
     {"JSON",
      "{\"machine\": as of `weir bench kernels`, \"model\", \"column\", \"rows\": [{\"operation\", "
@@ -192,7 +225,7 @@ static const struct command_section tune_sections[] = {
 
 const struct command command_tune = {
     .name = "tune",
-    .synopsis = "--model DIR [--out FILE] [--threads N] [--rounds N] [--json]",
+    .synopsis = "--model DIR [--device D] [--out FILE] [--threads N] [--rounds N] [--json]",
     .summary = "find what is fastest on this machine for a model",
     .options = {tune_groups, 1, NULL, 0, false},
     .record_bytes = sizeof(struct tune_args),

@@ -242,8 +242,19 @@ static uint64_t device_room(const struct loaded *l) {
     return left > weights ? left - weights : 0;
 }
 
+/* What was found fastest for this model, if somebody has looked. */
+static weir_status tune(struct step_program *program, const char *choice,
+                        const struct tuning_for *of, weir_error *err) {
+    struct tuning *tuning;
+    weir_status st = tuning_choose(choice, of, &tuning, err);
+    if (!st && tuning)
+        st = program_tune(program, tuning, err);
+    tuning_free(tuning);
+    return st;
+}
+
 /* Weights, pools and program on a device. */
-static weir_status open_on_device(struct loaded *l, const weir_options *o,
+static weir_status open_on_device(const char *dir, struct loaded *l, const weir_options *o,
                                   const struct engine_sizes *s, struct step_limits limits,
                                   struct executor **out, weir_error *err) {
     const struct model *m = &l->model;
@@ -259,7 +270,11 @@ static weir_status open_on_device(struct loaded *l, const weir_options *o,
                        s->threads, &program, err);
     if (st)
         return st;
-    st = program_to_device(program, l->device, err);
+    const struct tuning_for of = {dir,    &column_gpu, DENSE_BF16,
+                                  format, 1,           gpu_device_facts(l->device)->name};
+    st = tune(program, o->tuning, &of, err);
+    if (!st)
+        st = program_to_device(program, l->device, err);
     if (st) {
         program_free(program);
         return st;
@@ -293,12 +308,9 @@ static weir_status open_computing(const char *dir, const weir_options *o, struct
                        &program, err);
     if (st)
         return st;
-    const struct tuning_for of = {dir, column, dense_form(o->dense_dtype), format, s->threads};
-    struct tuning *tuning;
-    st = tuning_choose(o->tuning, &of, &tuning, err);
-    if (!st && tuning)
-        st = program_tune(program, tuning, err);
-    tuning_free(tuning);
+    const struct tuning_for of = {dir,    column,     dense_form(o->dense_dtype),
+                                  format, s->threads, NULL};
+    st = tune(program, o->tuning, &of, err);
     if (st) {
         program_free(program);
         return st;
@@ -396,7 +408,7 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
     case WEIR_COMPUTE_EXACT: column = &column_ref; break;
     case WEIR_COMPUTE_NULL: break;
     }
-    st = l->device ? open_on_device(l, o, &s, limits, &setup.executor, err)
+    st = l->device ? open_on_device(dir, l, o, &s, limits, &setup.executor, err)
          : column  ? open_computing(dir, o, l, column, &s, limits, &setup.executor, err)
                    : executor_open_null(m->vocab, limits, &setup.executor, err);
     if (!st)

@@ -64,7 +64,7 @@ static weir_status enqueue_all(struct device_program *p, const struct batch *b, 
     p->status = WEIR_OK;
     p->err = err;
     for (uint32_t i = 0; i < p->n_ops && !p->status; i++) {
-        if (p->ops[i].kind != p->timing.without)
+        if (!p->timing.left_out || !p->timing.left_out[i])
             device_enqueue(p, i, b);
         take_kept(p, i, b);
     }
@@ -245,7 +245,6 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     p->buffers_bytes = s->buffers_bytes;
     p->limits = s->limits;
     p->shape = gpu_device_shape(s->device);
-    p->timing.without = OP_COUNT;
     p->wide = calloc(s->n_ops, 1);
     weir_status st = gpu_device_enter(s->device, err);
     if (!st && !p->wide)
@@ -440,7 +439,7 @@ weir_status device_program_time(struct device_program *p, const struct batch *b,
     if (!st) {
         p->timing = t;
         st = enqueue_all(p, b, err);
-        p->timing = (struct device_timing){.without = OP_COUNT};
+        p->timing = (struct device_timing){0};
         weir_status ended = gpu_graph_end(p->device, &g, st ? &second : err);
         st = st ? st : ended;
     }

@@ -39,12 +39,12 @@ weir_status device_program_run(struct device_program *p, const struct batch *b,
  * one before, and what a router chose is brought to where it lies on this machine and kept for
  * timings; NULL: off. */
 void device_program_watch(struct device_program *p, program_watch *watch, void *arg);
-/* Microseconds of a batch from `launches` launches of its graph in a row; operations of the kind
- * `without` are not in it (OP_COUNT: all are). What comes out is worth nothing then, but which
- * experts a step reads must not depend on that: with `kept`, the choices of the last watched batch
- * take the place of every router's. States and histories go on changing. */
+/* Microseconds of a batch from `launches` launches of its graph in a row, without the operations i
+ * that left_out[i] says (NULL: with all). What comes out is worth nothing then, but which experts a
+ * step reads must not depend on that: with `kept`, the choices of the last watched batch take the
+ * place of every router's. States and histories go on changing. */
 struct device_timing {
-    enum op_kind without;
+    const bool *left_out;
     bool kept;
     uint32_t launches;
 };

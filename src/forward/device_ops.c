@@ -231,7 +231,8 @@ static void linear(struct device_program *p, uint32_t i, const struct batch *b) 
         return;
     for (uint32_t k = 0; k < a->n_parts; k++)
         r.part[k] = product(p, &a->part[k], p->wide[i] >> k & 1);
-    device_launch(p, &p->ops[i], gpu_launch_linear(&r, p->shape), &r, true);
+    const enum gpu_way way = (enum gpu_way)p->ops[i].variant[row_class_of(rows)];
+    device_launch(p, &p->ops[i], gpu_launch_linear_by(&r, p->shape, way), &r, true);
 }
 
 static void glu(struct device_program *p, const struct op *op, const struct batch *b) {
@@ -551,8 +552,19 @@ static void route(struct device_program *p, const struct op *op, const struct ba
     device_launch(p, op, gpu_launch_route(&r, p->shape), &r, true);
 }
 
+/* Both operations of a layer go by the way of the first, which groups the choices for both. */
+static struct gpu_experts_plan plan_experts(const struct device_program *p, uint32_t i,
+                                            uint32_t rows) {
+    const struct op_experts *a = &p->ops[i].u.experts;
+    while (p->ops[i].kind != OP_EXPERTS_UP)
+        i--;
+    return gpu_experts_plan((uint64_t)rows * a->top_k, a->experts,
+                            (enum gpu_way)p->ops[i].variant[row_class_of(rows)]);
+}
+
 static struct gpu_experts experts_record(struct device_program *p, const struct op_experts *a,
-                                         const struct weight *w, uint32_t rows) {
+                                         const struct weight *w, uint32_t rows,
+                                         struct gpu_experts_plan plan) {
     struct gpu_experts r = {
         .ids = at_address(place_of(p, a->ids)),
         .codes_stride = device_expert_bytes(w),
@@ -565,7 +577,7 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
         .beta = a->act.beta,
         .linear_beta = a->act.linear_beta,
         .bf16 = w->dtype == DTYPE_BF16,
-        .grouped = gpu_experts_grouped(rows * a->top_k, a->experts),
+        .grouped = plan.grouped,
         .offsets = at_address(p->offsets),
         .order = at_address(p->order),
         .experts = a->experts,
@@ -574,10 +586,11 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
     return r;
 }
 
-static void experts_up(struct device_program *p, const struct op *op, const struct batch *b) {
+static void experts_up(struct device_program *p, uint32_t i, const struct batch *b) {
+    const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
-    struct gpu_experts r = experts_record(p, a, a->w1, b->n_rows);
-    const bool many = gpu_experts_many(r.slots, a->experts);
+    const struct gpu_experts_plan plan = plan_experts(p, i, b->n_rows);
+    struct gpu_experts r = experts_record(p, a, a->w1, b->n_rows, plan);
     r.codes[1] = experts(p, a->w3, a->experts, &r.scales[1]);
     r.x = half(p, a->z, 0);
     r.x_stride = a->z.stride * 2;
@@ -592,8 +605,8 @@ static void experts_up(struct device_program *p, const struct op *op, const stru
         device_launch(p, op, gpu_launch_group(&group), &group, true);
     }
     device_launch(p, op,
-                  many ? gpu_launch_experts_up_many(&r, p->shape)
-                       : gpu_launch_experts_up(&r, p->shape),
+                  plan.many ? gpu_launch_experts_up_many(&r, p->shape)
+                            : gpu_launch_experts_up(&r, p->shape),
                   &r, true);
 }
 
@@ -602,14 +615,15 @@ static void experts_down(struct device_program *p, uint32_t i, const struct batc
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
     const struct op_norm *norm = fused_norm(p, i);
-    struct gpu_experts r = experts_record(p, a, a->w2, b->n_rows);
+    const struct gpu_experts_plan plan = plan_experts(p, i, b->n_rows);
+    struct gpu_experts r = experts_record(p, a, a->w2, b->n_rows, plan);
     r.x = half(p, a->h, 0);
     r.x_stride = a->h.stride * 2;
     r.each = full(p, a->each, 0);
     r.out_stride = a->each.stride;
     device_launch(p, op,
-                  gpu_experts_many(r.slots, a->experts) ? gpu_launch_experts_down_many(&r, p->shape)
-                                                        : gpu_launch_experts_down(&r, p->shape),
+                  plan.many ? gpu_launch_experts_down_many(&r, p->shape)
+                            : gpu_launch_experts_down(&r, p->shape),
                   &r, true);
     struct gpu_combine sum = {
         .each = full(p, a->each, 0),
@@ -644,7 +658,7 @@ void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b)
     case OP_MLA_DECODE:
     case OP_MLA_PREFILL: mla(p, op, b); break;
     case OP_ROUTE: route(p, op, b); break;
-    case OP_EXPERTS_UP: experts_up(p, op, b); break;
+    case OP_EXPERTS_UP: experts_up(p, i, b); break;
     case OP_EXPERTS_DOWN: experts_down(p, i, b); break;
     case OP_SAMPLE: /* by this machine, of the logits that are brought here */
     case OP_COUNT: break;

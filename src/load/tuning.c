@@ -16,13 +16,23 @@
 
 enum { FORMAT = 1, MOST_BYTES = 16 << 20 };
 
-struct tuning *tuning_new(uint32_t threads) {
+/* What computes, and how it is told from others of that name. */
+static void identity(const char *device, char *processor, size_t cap, const char **level) {
+    if (device)
+        snprintf(processor, cap, "%s", device);
+    else
+        cpu_identity(processor, cap);
+    *level = device ? "gpu" : cpu_level_name(cpu_best());
+}
+
+struct tuning *tuning_new(uint32_t threads, const char *device) {
     struct tuning *t = calloc(1, sizeof *t);
     if (!t)
         return NULL;
     snprintf(t->weir, sizeof t->weir, "%s", WEIR_VERSION);
-    snprintf(t->level, sizeof t->level, "%s", cpu_level_name(cpu_best()));
-    cpu_identity(t->processor, sizeof t->processor);
+    const char *level;
+    identity(device, t->processor, sizeof t->processor, &level);
+    snprintf(t->level, sizeof t->level, "%s", level);
     t->threads = threads;
     return t;
 }
@@ -134,8 +144,9 @@ weir_status tuning_read(const char *path, struct tuning **out, weir_error *err) 
     return s;
 }
 
-bool tuning_is_ours(const struct tuning *t, uint32_t threads, char why[TUNING_WHY]) {
-    struct tuning *mine = tuning_new(threads);
+bool tuning_is_ours(const struct tuning *t, uint32_t threads, const char *device,
+                    char why[TUNING_WHY]) {
+    struct tuning *mine = tuning_new(threads, device);
     bool ours = false;
     if (!mine)
         snprintf(why, TUNING_WHY, "there is no memory to compare it");
@@ -210,10 +221,10 @@ weir_status tuning_write(const struct tuning *t, const char *path, weir_error *e
 static bool key_of(const struct tuning_for *f, const struct mapping *config, char hex[17]) {
     uint8_t sum[EVP_MAX_MD_SIZE];
     char about[320], processor[128];
-    cpu_identity(processor, sizeof processor);
+    const char *level;
+    identity(f->device, processor, sizeof processor, &level);
     int n = snprintf(about, sizeof about, "weir tuning %d\n%s\n%s\n%s\n%d %d %u\n", FORMAT,
-                     processor, cpu_level_name(cpu_best()), f->column->name, (int)f->dense,
-                     (int)f->kv, f->threads);
+                     processor, level, f->column->name, (int)f->dense, (int)f->kv, f->threads);
     EVP_MD_CTX *c = EVP_MD_CTX_new();
     bool ok = c && EVP_DigestInit_ex2(c, EVP_sha256(), NULL) &&
               EVP_DigestUpdate(c, about, (size_t)n) &&
@@ -247,8 +258,8 @@ char *tuning_default_path(const struct tuning_for *f, weir_error *err) {
     return path;
 }
 
-static weir_status use(const char *path, bool named, uint32_t threads, struct tuning **out,
-                       weir_error *err) {
+static weir_status use(const char *path, bool named, const struct tuning_for *f,
+                       struct tuning **out, weir_error *err) {
     char why[TUNING_WHY];
     weir_error fault;
     weir_status s = tuning_read(path, out, named ? err : &fault);
@@ -256,7 +267,7 @@ static weir_status use(const char *path, bool named, uint32_t threads, struct tu
         return s;
     if (s)
         log_line(LOG_WARN, "tuning: %s: %s: not used", fault.where, fault.message);
-    else if (!tuning_is_ours(*out, threads, why)) {
+    else if (!tuning_is_ours(*out, f->threads, f->device, why)) {
         log_line(LOG_WARN, "tuning: %s is not used: %s", path, why);
         tuning_free(*out);
         *out = NULL;
@@ -271,11 +282,11 @@ weir_status tuning_choose(const char *choice, const struct tuning_for *f, struct
     if (!choice || !strcmp(choice, "none") || !f->column->variants)
         return WEIR_OK;
     if (strcmp(choice, "auto") != 0)
-        return use(choice, true, f->threads, out, err);
+        return use(choice, true, f, out, err);
     char *path = tuning_default_path(f, &ignored);
     weir_status s = WEIR_OK;
     if (path && access(path, F_OK) == 0)
-        s = use(path, false, f->threads, out, err);
+        s = use(path, false, f, out, err);
     free(path);
     return s;
 }

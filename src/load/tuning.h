@@ -20,15 +20,15 @@ struct tuning_row {
 };
 struct tuning {
     char path[4096];                          /* where it was read from */
-    char weir[32], processor[128], level[16]; /* cpu_identity, cpu_level_name */
+    char weir[32], processor[128], level[16]; /* cpu_identity, cpu_level_name; or a device's */
     uint32_t threads;
     struct tuning_row *row;
     uint32_t n;
     bool told; /* a program has logged how much it takes from it */
 };
 
-/* An empty table of this machine; NULL without memory. */
-struct tuning *tuning_new(uint32_t threads);
+/* An empty table of this machine, or of a device of that name; NULL without memory. */
+struct tuning *tuning_new(uint32_t threads, const char *device);
 /* Appends a row; false without memory. */
 bool tuning_add(struct tuning *t, const struct tuning_row *row);
 void tuning_free(struct tuning *t);
@@ -38,10 +38,11 @@ weir_status tuning_read(const char *path, struct tuning **out, weir_error *err);
 /* Makes the directories above `path` and replaces the file by renaming one beside it. */
 weir_status tuning_write(const struct tuning *t, const char *path, weir_error *err);
 
-/* Was the table made by this version on such a machine with so many threads? If not, *why says what
- * differs, as the end of a sentence. */
+/* Was the table made by this version on such a machine, or such a device, with so many threads? If
+ * not, *why says what differs, as the end of a sentence. */
 enum { TUNING_WHY = 320 };
-bool tuning_is_ours(const struct tuning *t, uint32_t threads, char why[TUNING_WHY]);
+bool tuning_is_ours(const struct tuning *t, uint32_t threads, const char *device,
+                    char why[TUNING_WHY]);
 
 /* Is the row about this operation? */
 bool tuning_row_is_of(const struct tuning_row *r, const struct column *c, const struct op *op);
@@ -53,6 +54,7 @@ struct tuning_for {
     enum dense_form dense;
     enum dtype kv;
     uint32_t threads;
+    const char *device; /* its name; NULL: this machine computes */
 };
 /* Where the table of this model, these formats and this machine lies if nobody says otherwise:
  * below $XDG_CACHE_HOME or ~/.cache. NULL: neither is set (err filled), or config.json cannot be

@@ -108,14 +108,14 @@ static void the_command_prints_the_documented_keys_and_writes_its_table(void **s
     struct tuning *t;
     char why[TUNING_WHY];
     assert_int_equal(tuning_read(scratch("new/t.json"), &t, &err), WEIR_OK);
-    assert_true(tuning_is_ours(t, 1, why));
+    assert_true(tuning_is_ours(t, 1, NULL, why));
     tuning_free(t);
 }
 
 /* A table of whatever was fastest in a run, by noise or not, of variants that keep the bits. */
 static void write_fastest(const char *path) {
     json_t *o = run_json(NULL, "tune " QUICK " --json --out %unused.json"), *row;
-    struct tuning *t = tuning_new(1);
+    struct tuning *t = tuning_new(1, NULL);
     weir_error err;
     size_t i;
     json_array_foreach(json_object_get(o, "rows"), i, row) {

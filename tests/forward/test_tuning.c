@@ -57,7 +57,7 @@ static struct runner_options options(struct tuning *t) {
 
 static void a_variant_is_used_where_the_table_says_and_nowhere_else(void **state) {
     struct rig g;
-    struct tuning *t = tuning_new(1);
+    struct tuning *t = tuning_new(1, NULL);
     struct runner_options o = options(NULL);
     struct tuning_row row = {.column = "odd", .kind = OP_LINEAR, .rows = ROWS_2, .variant = "odd"};
     rig_open(&g, "models/tiny-k3", &o);
@@ -100,7 +100,7 @@ static void a_variant_is_used_where_the_table_says_and_nowhere_else(void **state
 /* The operation goes on by default: a table may have been edited. */
 static void a_variant_that_the_column_lacks_is_passed_over(void **state) {
     struct rig g;
-    struct tuning *t = tuning_new(1);
+    struct tuning *t = tuning_new(1, NULL);
     struct tuning_row row = {
         .column = "odd", .kind = OP_KDA_DECODE, .rows = ROWS_1, .variant = "x"};
     struct runner_options o = options(NULL);

@@ -48,7 +48,7 @@ static const struct tuning_row one = {.column = "avx2",
 
 static void what_is_written_is_read_again(void **state) {
     weir_error err;
-    struct tuning *t = tuning_new(3), *back;
+    struct tuning *t = tuning_new(3, NULL), *back;
     char why[TUNING_WHY], path[600];
     assert_non_null(t);
     for (enum op_kind k = 0; k < OP_COUNT; k++)
@@ -65,14 +65,14 @@ static void what_is_written_is_read_again(void **state) {
     assert_string_equal(back->path, path);
     assert_int_equal(back->n, t->n);
     assert_memory_equal(back->row, t->row, t->n * sizeof *t->row);
-    assert_true(tuning_is_ours(back, 3, why));
+    assert_true(tuning_is_ours(back, 3, NULL, why));
     tuning_free(back);
     tuning_free(t);
 }
 
 static void a_table_that_cannot_be_written_leaves_nothing(void **state) {
     weir_error err;
-    struct tuning *t = tuning_new(1);
+    struct tuning *t = tuning_new(1, NULL);
     write_text(in_dir("t.json"), "a file, no directory");
     char path[600];
     snprintf(path, sizeof path, "%s", in_dir("t.json/x.json"));
@@ -133,10 +133,10 @@ static void a_table_of_elsewhere_is_left_with_the_reason(void **state) {
     for (int i = 0; i < 4; i++) {
         weir_error err;
         char why[TUNING_WHY] = "", path[600];
-        struct tuning *t = tuning_new(4), *used;
+        struct tuning *t = tuning_new(4, NULL), *used;
         const struct tuning_for of = {"", column_cpu(CPU_PORTABLE, ACTIVATION_F32), DENSE_BF16,
                                       DTYPE_F32, 4};
-        assert_true(tuning_is_ours(t, 4, why));
+        assert_true(tuning_is_ours(t, 4, NULL, why));
         if (i == 0)
             snprintf(t->weir, sizeof t->weir, "9");
         else if (i == 1)
@@ -145,7 +145,7 @@ static void a_table_of_elsewhere_is_left_with_the_reason(void **state) {
             snprintf(t->level, sizeof t->level, "vax");
         else
             t->threads = 5;
-        assert_false(tuning_is_ours(t, 4, why));
+        assert_false(tuning_is_ours(t, 4, NULL, why));
         assert_non_null(strstr(why, reason[i]));
         snprintf(path, sizeof path, "%s", in_dir("t.json"));
         assert_int_equal(tuning_write(t, path, &err), WEIR_OK);
@@ -159,7 +159,7 @@ static void a_table_of_elsewhere_is_left_with_the_reason(void **state) {
 static void a_start_finds_the_table_of_its_model_and_settings(void **state) {
     weir_error err;
     char model[4096];
-    struct tuning *used, *t = tuning_new(2);
+    struct tuning *used, *t = tuning_new(2, NULL);
     snprintf(model, sizeof model, "%s", source_path("models/tiny-k3"));
     struct tuning_for of = {model, column_cpu(CPU_PORTABLE, ACTIVATION_F32), DENSE_BF16, DTYPE_F32,
                             2};

@@ -2,10 +2,39 @@
  * kernels (launch.h), not functions; only drawing tokens is left to this machine. */
 #include "ops/ref/ref.h"
 
+#include "ops/gpu/ways.h"
 #include "ops/sample.h"
+
+#include <string.h>
 
 static size_t scratch_bytes(const struct op *op, uint32_t max_rows, uint32_t max_position) {
     return op->kind == OP_SAMPLE ? sample_scratch_bytes(op->u.sample.logits.cols) : 0;
+}
+
+/* All of them sum in another order than the rule's choice may. */
+static uint32_t variants(const struct op *op, enum row_class rows,
+                         struct variant out[OP_VARIANTS]) {
+    static const struct variant few[] = {{"split-1", GPU_WAY_SPLIT_1, false},
+                                         {"split-2", GPU_WAY_SPLIT_2, false},
+                                         {"split-4", GPU_WAY_SPLIT_4, false},
+                                         {"split-8", GPU_WAY_SPLIT_8, false}},
+                                some[] = {{"narrow", GPU_WAY_NARROW, false},
+                                          {"wide", GPU_WAY_WIDE, false}},
+                                many[] = {{"tiles-128", GPU_WAY_TILES_128, false},
+                                          {"tiles-192", GPU_WAY_TILES_192, false},
+                                          {"warpgroups", GPU_WAY_WARPGROUPS, false}},
+                                experts[] = {{"choices", GPU_WAY_CHOICES, false},
+                                             {"grouped", GPU_WAY_GROUPED, false},
+                                             {"tiles", GPU_WAY_TILES, false}};
+    const struct variant *list = op->kind == OP_EXPERTS_UP ? experts
+                                 : rows <= ROWS_4          ? few
+                                 : rows <= ROWS_64         ? some
+                                                           : many;
+    const uint32_t n = list == few ? 4 : list == some ? 2 : 3;
+    if (op->kind != OP_LINEAR && op->kind != OP_EXPERTS_UP)
+        return 0;
+    memcpy(out, list, n * sizeof *list);
+    return n;
 }
 
 const struct column column_gpu = {
@@ -17,4 +46,5 @@ const struct column column_gpu = {
     .device = true,
     .sample = ref_sample,
     .scratch_bytes = scratch_bytes,
+    .variants = variants,
 };

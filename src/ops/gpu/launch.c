@@ -54,18 +54,23 @@ static uint32_t tiles_of(struct gpu_linear *a, uint32_t x_rows, uint32_t rows) {
  * 192 by 128, but reads nearly twice as much for a multiplication: 5 to 9, by the figures for
  * bandwidth of a cache. Products of warpgroups take as long for the large tile as waves for the
  * small one, measured on an H200. */
-static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape) {
+static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
     enum { SMALL = 5 };
     const uint32_t large_tile = shape.warpgroups ? 5 : 9;
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
     uint32_t blocks = tiles_of(a, 128, 64);
     uint64_t small = (uint64_t)SMALL * gpu_divide_up(blocks * steps, at_once);
     uint64_t large = (uint64_t)large_tile * gpu_divide_up(tiles_of(a, 192, 128) * steps, at_once);
+    bool warpgroups = shape.warpgroups && large <= small, large_waves = large <= small;
+    if (way == GPU_WAY_TILES_128 || way == GPU_WAY_TILES_192)
+        warpgroups = false, large_waves = way == GPU_WAY_TILES_192;
+    if (way == GPU_WAY_WARPGROUPS && shape.warpgroups)
+        warpgroups = true;
     a->split = 1;
-    if (shape.warpgroups && large <= small)
+    if (warpgroups)
         return (struct gpu_launch){GPU_weir_gemm_wg, tiles_of(a, GPU_GEMM_WG_X, GPU_GEMM_WG_W),
                                    steps, 256, sizeof(struct gpu_gemm_wg_shared)};
-    if (large <= small)
+    if (large_waves)
         return (struct gpu_launch){GPU_weir_gemm_192, tiles_of(a, 192, 128), steps, 8 * shape.wave,
                                    shape.wave == 32 ? sizeof(struct gpu_gemm_192_shared_32)
                                                     : sizeof(struct gpu_gemm_192_shared_64)};
@@ -77,7 +82,7 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape)
 
 /* The narrow kernel keeps more blocks on a multiprocessor, the wide one reads x less often: it is
  * taken where its blocks reach most multiprocessors. */
-static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape) {
+static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
 #define SKINNY_KERNEL(NAME, TILES, ROWS, BLOCKS, STAGES)                                           \
     {GPU_weir_##NAME,                                                                              \
      TILES,                                                                                        \
@@ -95,7 +100,9 @@ static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape)
         const uint32_t blocks = blocks_of(a, skinny[i].tiles * TILE) * steps;
         if (a->x_rows > skinny[i].rows || (take < N && skinny[i].rows > skinny[take].rows))
             continue;
-        if (take == N || 4 * blocks >= 3 * shape.multiprocessors)
+        const bool wide = way == GPU_WAY_WIDE ||
+                          (way != GPU_WAY_NARROW && 4 * blocks >= 3 * shape.multiprocessors);
+        if (take == N || wide)
             take = i;
     }
     a->split = THREADS / shape.wave;
@@ -142,7 +149,12 @@ static struct gpu_launch few_rows(struct gpu_linear *a, struct gpu_shape shape) 
 }
 
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
-    enum { GEMV_MOST = 4 };
+    return gpu_launch_linear_by(a, shape, GPU_WAY_RULE);
+}
+
+struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape shape,
+                                       enum gpu_way way) {
+    enum { GEMV_MOST = 4, WAVES = 8 };
     if (a->n_parts > GPU_PARTS || a->steps > BLOCKS_Y_MOST)
         return none;
     for (uint32_t p = 0; p < a->n_parts; p++)
@@ -152,8 +164,13 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
     if (!a->x_rows || !a->n_parts)
         return none;
     if (a->x_rows > GPU_SKINNY_ROWS)
-        return many_rows(a, shape);
-    return a->x_rows > GEMV_MOST ? some_rows(a, shape) : few_rows(a, shape);
+        return many_rows(a, shape, way);
+    if (a->x_rows > GEMV_MOST)
+        return some_rows(a, shape, way);
+    if (way >= GPU_WAY_SPLIT_1 && way <= GPU_WAY_SPLIT_8 &&
+        1u << (way - GPU_WAY_SPLIT_1) <= WAVES * 32 / shape.wave)
+        a->split = 1u << (way - GPU_WAY_SPLIT_1);
+    return few_rows(a, shape);
 }
 
 /* Kernels of KDA by tokens, for heads of 128, 64, 32, 16 and 8 in this order. */
@@ -224,6 +241,16 @@ bool gpu_experts_many(uint64_t slots, uint32_t experts) {
 }
 bool gpu_experts_grouped(uint64_t slots, uint32_t experts) {
     return slots > GPU_SCANNED_SLOTS || gpu_experts_many(slots, experts);
+}
+
+struct gpu_experts_plan gpu_experts_plan(uint64_t slots, uint32_t experts, enum gpu_way way) {
+    struct gpu_experts_plan p = {gpu_experts_grouped(slots, experts),
+                                 gpu_experts_many(slots, experts)};
+    if (way == GPU_WAY_CHOICES && slots <= GPU_SCANNED_SLOTS)
+        p = (struct gpu_experts_plan){false, false};
+    if (way == GPU_WAY_GROUPED || way == GPU_WAY_TILES)
+        p = (struct gpu_experts_plan){true, way == GPU_WAY_TILES};
+    return p;
 }
 
 static bool experts_fit(const struct gpu_experts *a) {

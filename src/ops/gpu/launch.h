@@ -4,6 +4,7 @@
 #define WEIR_OPS_GPU_LAUNCH_H
 
 #include "ops/gpu/records.h"
+#include "ops/gpu/ways.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -104,6 +105,8 @@ struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
 struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows);
 /* Fills first_block of every part, and `split` unless it is set. */
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape shape,
+                                       enum gpu_way way);
 struct gpu_launch gpu_launch_kda_step(const struct gpu_kda_step *a, uint32_t dim, uint32_t n_seqs,
                                       struct gpu_shape shape);
 struct gpu_launch gpu_launch_kda_verify(const struct gpu_kda_verify *a, uint32_t dim,
@@ -118,6 +121,11 @@ struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gp
  * must be grouped by expert by a launch before. */
 bool gpu_experts_many(uint64_t slots, uint32_t experts);
 bool gpu_experts_grouped(uint64_t slots, uint32_t experts);
+/* Both by a way. */
+struct gpu_experts_plan {
+    bool grouped, many;
+};
+struct gpu_experts_plan gpu_experts_plan(uint64_t slots, uint32_t experts, enum gpu_way way);
 struct gpu_launch gpu_launch_group(const struct gpu_group *a);
 /* For many choices an expert. */
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);

@@ -1,6 +1,11 @@
-/* test_gpu_bench.c: `weir bench step` on a device that the emulator stands for. */
+/* test_gpu_bench.c: `weir bench step` and `weir tune` on a device that the emulator stands for, and
+ * what tuning chooses among. */
 #include "bench/step.h"
+#include "bench/tune.h"
+#include "forward/runner.h"
 #include "tests/ops/gpu/emulated.h"
+
+#include <math.h>
 
 static const struct step_row *row_of(const struct step_phase *f, enum op_kind kind) {
     for (uint32_t i = 0; i < f->n; i++)
@@ -59,10 +64,110 @@ static void invented_histories_cost_what_they_are_long(void **state) {
                      row_of(&few.decode, OP_KDA_DECODE)->calls);
 }
 
+static void every_product_and_the_experts_are_tuned_by_name(void **state) {
+    struct tune_report r;
+    weir_error err;
+    char dir[4096], why[TUNING_WHY];
+    snprintf(dir, sizeof dir, "%s", source_path("models/micro-kimi-linear"));
+    struct gpu_device *d = emulated_open(0);
+    const char *name = gpu_device_facts(d)->name;
+    const struct tune_options o = {
+        .of = {.model = dir, .column = &column_gpu, .kv = DTYPE_BF16, .threads = 1, .device = name},
+        .prompt_tokens = 1,
+        .sequences = 1,
+        .rows = 1,
+        .rounds = 1,
+        .device = d};
+    if (tune_measure(&o, &r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    uint32_t products = 0, experts = 0;
+    for (uint32_t i = 0; i < r.n; i++) {
+        products += r.row[i].kind == OP_LINEAR && r.row[i].tried == 4;
+        experts += r.row[i].kind == OP_EXPERTS_UP && r.row[i].tried == 3;
+        assert_int_equal(r.row[i].rows, ROWS_1);
+    }
+    assert_int_equal(products + experts, r.n);
+    assert_true(products > 5 && experts == 1);
+    assert_int_equal(r.n_steps, 1);
+    assert_true(r.steps[0].decode && r.steps[0].default_ms > 0);
+    assert_true(tuning_is_ours(r.table, 1, name, why));
+    assert_false(tuning_is_ours(r.table, 1, NULL, why));
+    assert_non_null(strstr(why, name));
+    tune_free(&r);
+    gpu_device_close(d);
+}
+
+/* Logits of the last of n rows, all operations going by their k-th variant; false: none has one. */
+static bool by_variant(struct runner *r, uint32_t vocab, uint32_t n, uint32_t k, float *out) {
+    struct variant v[OP_VARIANTS];
+    weir_error err;
+    int32_t ids[70];
+    uint32_t n_ops, any = k == 0;
+    const struct op *op = program_ops(runner_program(r), &n_ops);
+    for (uint32_t i = 0; i < n_ops; i++)
+        for (enum row_class c = 0; c < ROW_CLASSES; c++) {
+            const bool has = k && k <= column_variants(&column_gpu, &op[i], c, v);
+            any += has && c == row_class_of(n);
+            if (program_choose(runner_program(r), i, c, has ? v[k - 1].number : 0, &err))
+                fail_msg("%s: %s", err.where, err.message);
+        }
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(i * 37 % vocab);
+    runner_reset(r, 0);
+    runner_step(r, &(struct runner_feed){0, ids, n, false}, 1);
+    if (runner_failure(r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    memcpy(out, runner_logits(r, 0), vocab * sizeof *out);
+    return any;
+}
+
+static void variants_differ_by_rounding_alone(void **state) {
+    static const uint32_t rows[] = {1, 6, 70};
+    struct model m;
+    struct weights *w;
+    struct runner *r;
+    weir_error err;
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", source_path("models/micro-kimi-linear"));
+    struct gpu_device *d = emulated_open(0);
+    const struct runner_options o = {.column = &column_gpu,
+                                     .threads = 1,
+                                     .sequences = 1,
+                                     .positions = 128,
+                                     .rows = 70,
+                                     .logits = 1,
+                                     .kv_dtype = DTYPE_BF16,
+                                     .device = d};
+    if (model_open(dir, &m, &err) || weights_open(dir, &m, &w, &err) ||
+        runner_open(&m, w, &o, &r, &err))
+        fail_msg("%s: %s", err.where, err.message);
+    float *usual = test_malloc(m.vocab * sizeof *usual), *got = test_malloc(m.vocab * sizeof *got);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        by_variant(r, m.vocab, rows[i], 0, usual);
+        uint32_t k = 1;
+        for (; by_variant(r, m.vocab, rows[i], k, got); k++) {
+            double sum = 0;
+            for (uint32_t c = 0; c < m.vocab; c++)
+                sum += (got[c] - usual[c]) * (got[c] - usual[c]);
+            if (!(sqrt(sum / m.vocab) <= 0.05))
+                fail_msg("%u rows, variant %u: root mean square difference %g", rows[i], k,
+                         sqrt(sum / m.vocab));
+        }
+        assert_true(k > 3);
+    }
+    test_free(usual);
+    test_free(got);
+    runner_close(r);
+    weights_close(w);
+    gpu_device_close(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_of_a_step_has_time_and_bytes),
         cmocka_unit_test(invented_histories_cost_what_they_are_long),
+        cmocka_unit_test(every_product_and_the_experts_are_tuned_by_name),
+        cmocka_unit_test(variants_differ_by_rounding_alone),
     };
     return cmocka_run_group_tests(tests, emulated_begin, emulated_end);
 }
