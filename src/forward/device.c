@@ -1,4 +1,5 @@
 /* device.c: see device.h. Opened by program_to_device, run by program_run. */
+#include "forward/device_draw.h"
 #include "forward/device_inside.h"
 
 #include "base/log.h"
@@ -192,6 +193,20 @@ static weir_status take_choices(struct device_program *p, weir_error *err) {
     return st ? st : device_take(&p->memory, slots * sizeof(uint32_t), &p->order, err);
 }
 
+/* Where tokens go that are drawn there, if a kernel takes the vocabulary. */
+static weir_status take_draws(struct device_program *p, weir_error *err) {
+    const struct op *last = &p->ops[p->n_ops - 1];
+    struct gpu_sample r = {.vocab = last->u.sample.logits.cols};
+    WEIR_ASSERT(last->kind == OP_SAMPLE);
+    if (gpu_launch_sample(&r, 1, p->shape).kernel != GPU_NO_KERNEL)
+        p->vocab = r.vocab;
+    p->drawn_here = calloc(p->limits.logits, sizeof *p->drawn_here);
+    p->left = calloc(p->limits.logits, sizeof *p->left);
+    if (!p->drawn_here || !p->left)
+        return weir_fail(err, WEIR_NO_MEMORY, "device", "no memory for tokens");
+    return device_take(&p->memory, p->limits.logits * sizeof *p->drawn_here, &p->drawn, err);
+}
+
 static weir_status take_batch(struct device_program *p, weir_error *err) {
     struct device_batch *d = &p->batch;
     d->room = device_batch_bytes(p->limits.rows, p->limits.logits);
@@ -262,6 +277,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     if (!st)
         st = take_choices(p, err);
     if (!st)
+        st = take_draws(p, err);
+    if (!st)
         st = take_batch(p, err);
     if (!st)
         st = rehearse(p, err);
@@ -292,6 +309,8 @@ void device_program_close(struct device_program *p) {
     gpu_memory_free(p->device, p->batch.pages_at);
     free(p->batch.host);
     free(p->batch.pages);
+    free(p->drawn_here);
+    free(p->left);
     free(p->wide);
     free(p);
 }
@@ -326,12 +345,12 @@ static weir_status grow_pages(struct device_program *p, weir_error *err) {
 
 static weir_status send_batch(struct device_program *p, const struct batch *b, weir_error *err) {
     struct device_batch *d = &p->batch;
-    device_batch_fill(d, b, p->heads, p->shape);
+    device_batch_fill(d, b, p->heads, p->vocab, p->shape);
     if (d->n_pages > d->room_pages) {
         weir_status st = grow_pages(p, err);
         if (st)
             return st;
-        device_batch_fill(d, b, p->heads, p->shape);
+        device_batch_fill(d, b, p->heads, p->vocab, p->shape);
     }
     weir_status st = gpu_copy_in(p->device, d->device, d->host, d->used, err);
     if (!st && d->n_pages)
@@ -384,18 +403,69 @@ static weir_status compute(struct device_program *p, const struct batch *b, weir
     return st;
 }
 
+/* Asks for the logits of these rows, which rise: neighbours at once. */
+static weir_status bring_logits(struct device_program *p, struct tensor logits,
+                                const uint32_t *rows, uint32_t n, weir_error *err) {
+    weir_status st = WEIR_OK;
+    for (uint32_t i = 0, k; i < n && !st; i += k) {
+        for (k = 1; i + k < n && rows[i + k] == rows[i] + k;)
+            k++;
+        float *to = tensor_row(logits, rows[i]);
+        const uint64_t from = p->device_buffers + ((uintptr_t)to - p->buffers);
+        const size_t floats = (size_t)(k - 1) * logits.stride + logits.cols;
+        st = gpu_copy_out(p->device, to, from, floats * sizeof(float), err);
+    }
+    p->counts.brought += n;
+    return st;
+}
+
+/* What is known to be drawn here comes along with the tokens; rows that the kernel left undecided
+ * come in a second round. */
+static weir_status bring_tokens(struct device_program *p, const struct batch *b,
+                                const struct op_sample *a, struct device_left *left,
+                                weir_error *err) {
+    const struct gpu_draw *draws =
+        (const struct gpu_draw *)(const void *)(p->batch.host + p->batch.draws);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_logits; i++)
+        if (draws[i].how == GPU_DRAW_NOT)
+            p->left[n++] = i;
+    weir_status st = bring_logits(p, a->logits, p->left, n, err);
+    if (!st && n < b->n_logits)
+        st = gpu_copy_out(p->device, p->drawn_here, p->drawn, b->n_logits * sizeof *p->drawn_here,
+                          err);
+    if (!st)
+        st = gpu_wait(p->device, err);
+    if (st)
+        return st;
+    const uint32_t known = n;
+    n = 0;
+    for (uint32_t i = 0; i < b->n_logits && known < b->n_logits; i++)
+        if (draws[i].how != GPU_DRAW_NOT && p->drawn_here[i].state == GPU_DRAWN_UNDECIDED)
+            p->left[n++] = i;
+    if (n)
+        st = bring_logits(p, a->logits, p->left, n, err);
+    n = 0;
+    for (uint32_t i = 0; i < b->n_logits; i++)
+        if (draws[i].how == GPU_DRAW_NOT ||
+            !device_drew(&p->drawn_here[i], &b->logits[i], &a->results[i]))
+            p->left[n++] = i;
+    p->counts.drawn += b->n_logits - n;
+    *left = (struct device_left){p->left, n};
+    return st;
+}
+
 weir_status device_program_run(struct device_program *p, const struct batch *b,
-                               struct tensor logits, weir_error *err) {
+                               const struct op_sample *a, struct device_left *left,
+                               weir_error *err) {
+    *left = (struct device_left){NULL, 0};
     weir_status st = gpu_device_enter(p->device, err);
     if (!st)
         st = send_batch(p, b, err);
     if (!st)
         st = compute(p, b, err);
-    if (!st && b->n_logits) {
-        uint64_t from = p->device_buffers + ((uintptr_t)logits.data - p->buffers);
-        size_t n = (size_t)(b->n_logits - 1) * logits.stride + logits.cols;
-        st = gpu_copy_out(p->device, logits.data, from, n * sizeof(float), err);
-    }
+    if (!st && b->n_logits)
+        st = bring_tokens(p, b, a, left, err);
     /* Also of what failed: nobody may take its pages while kernels still write to them. */
     weir_error second;
     weir_status ended = gpu_wait(p->device, st ? &second : err);

@@ -30,10 +30,16 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
                                 weir_error *err);
 void device_program_close(struct device_program *p);
 
-/* Runs a batch and brings its logits into `logits`, rows of this machine's memory. On failure the
- * results are worth nothing. */
+/* Runs a batch. Tokens that the device draws (device_draw.h) go into `a->results` and their
+ * sequences' states, the logits of all other rows into `a->logits`: those are `left` to this
+ * machine, n_left of them. On failure the results are worth nothing. */
+struct device_left {
+    const uint32_t *rows; /* of the logits, rising; valid until the next run */
+    uint32_t n;
+};
 weir_status device_program_run(struct device_program *p, const struct batch *b,
-                               struct tensor logits, weir_error *err);
+                               const struct op_sample *a, struct device_left *left,
+                               weir_error *err);
 
 /* For benches. `watch`: a batch that is run goes operation by operation, each behind the end of the
  * one before, and what a router chose is brought to where it lies on this machine and kept for
@@ -54,7 +60,8 @@ weir_status device_program_time(struct device_program *p, const struct batch *b,
 /* What has been done since the opening, for tests and metrics. */
 struct device_counts {
     uint64_t launches, graphs, graph_launches;
-    uint64_t bytes; /* device memory taken */
+    uint64_t drawn, brought; /* rows of logits whose token came, and those that came themselves */
+    uint64_t bytes;          /* device memory taken */
 };
 struct device_counts device_program_counts(const struct device_program *p);
 /* The same of a program that was moved to a device. */

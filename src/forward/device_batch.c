@@ -2,6 +2,8 @@
  * runs it. */
 #include "forward/device_batch.h"
 
+#include "forward/device_draw.h"
+
 #include <string.h>
 
 static size_t piece(size_t *used, size_t bytes) {
@@ -19,6 +21,7 @@ static void lay_out(struct device_batch *d, uint32_t rows, uint32_t logits) {
     d->checkpoints = piece(&d->used, rows * sizeof(struct gpu_kda_checkpoint));
     d->mla = piece(&d->used, rows * sizeof(struct gpu_mla_seq));
     d->places = piece(&d->used, rows * sizeof(struct gpu_mla_place));
+    d->draws = piece(&d->used, logits * sizeof(struct gpu_draw));
 }
 
 size_t device_batch_bytes(uint32_t rows, uint32_t logits) {
@@ -111,12 +114,16 @@ static void fill_mla(struct device_batch *d, const struct batch *b, uint32_t hea
 }
 
 void device_batch_fill(struct device_batch *d, const struct batch *b, uint32_t heads,
-                       struct gpu_shape shape) {
+                       uint32_t vocab, struct gpu_shape shape) {
     lay_out(d, b->n_rows, b->n_logits);
     memcpy(d->host + d->ids, b->ids, b->n_rows * sizeof *b->ids);
     int32_t *gather = (int32_t *)(void *)(d->host + d->gather);
-    for (uint32_t i = 0; i < b->n_logits; i++)
+    struct gpu_draw *draws = (struct gpu_draw *)(void *)(d->host + d->draws);
+    for (uint32_t i = 0; i < b->n_logits; i++) {
         gather[i] = (int32_t)b->logits[i].row;
+        draws[i] =
+            vocab ? device_draw(&b->logits[i], vocab) : (struct gpu_draw){.how = GPU_DRAW_NOT};
+    }
     fill_kda(d, b);
     if (heads)
         fill_mla(d, b, heads, shape);

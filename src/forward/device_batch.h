@@ -16,7 +16,7 @@ struct device_batch {
     int32_t *pages;
     size_t room, room_pages;
     /* of the batch at hand, offsets into both */
-    size_t ids, gather, kda, spans, checkpoints, mla, places, used;
+    size_t ids, gather, kda, spans, checkpoints, mla, places, draws, used;
     size_t n_pages;
     bool expands; /* there are kernels for expanded history */
 };
@@ -38,8 +38,8 @@ bool device_absorbed_next(const struct device_batch *d, const struct batch *b,
 /* Whether the history of sequence s is expanded. */
 bool device_expands(const struct device_batch *d, const struct batch *b, uint32_t s);
 /* Fills `host` and, as far as there is room, `pages`; n_pages says how many there must be. `heads`
- * of latent attention, 0: none. */
+ * of latent attention, 0: none; `vocab` of the rows that tokens may be drawn of, 0: of none. */
 void device_batch_fill(struct device_batch *d, const struct batch *b, uint32_t heads,
-                       struct gpu_shape shape);
+                       uint32_t vocab, struct gpu_shape shape);
 
 #endif

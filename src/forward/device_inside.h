@@ -33,8 +33,12 @@ struct device_program {
     uint32_t heads;                           /* of latent attention, 0: none */
     uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
     struct device_expanded expanded;
-    uint64_t kda_work;       /* between those of KDA */
-    uint64_t offsets, order; /* of a layer's choices by expert */
+    uint64_t kda_work;            /* between those of KDA */
+    uint64_t offsets, order;      /* of a layer's choices by expert */
+    uint64_t drawn;               /* tokens, [limits.logits] */
+    struct gpu_drawn *drawn_here; /* the same on this machine */
+    uint32_t *left;               /* rows that it has to draw */
+    uint32_t vocab;               /* of rows that tokens are drawn of; 0: of none */
     struct device_batch batch;
     struct gpu_graph *graph[DEVICE_GRAPH_ROWS + 1];
     uint8_t seen[DEVICE_GRAPH_ROWS + 1]; /* how often a size has come up: SEEN_* */

@@ -180,6 +180,7 @@ static void mix_norm(struct device_program *p, const struct op *op, const struct
         .c = vector(p, a->c, a->prefix.cols),
         .norm = vector(p, a->norm, a->prefix.cols),
         .gather = a->gather ? (const int32_t *)of_batch(p, p->batch.gather) : NULL,
+        .rows = rows,
         .cols = a->prefix.cols,
         .stride = a->prefix.stride * 2,
         .delta_stride = a->delta.stride,
@@ -196,7 +197,7 @@ static void mix_norm(struct device_program *p, const struct op *op, const struct
     for (uint32_t i = 0; i < entries; i++) /* the kernel counts in equal steps */
         WEIR_ASSERT(half(p, a->bank[i], 0) == r.bank + i * r.bank_stride &&
                     a->bank[i].stride == a->prefix.stride);
-    device_launch(p, op, gpu_launch_mix_norm(&r, rows), &r, true);
+    device_launch(p, op, gpu_launch_mix_norm(&r, p->shape), &r, true);
 }
 
 static struct gpu_linear_part product(struct device_program *p, const struct linear_part *a,
@@ -266,7 +267,7 @@ static void norm(struct device_program *p, uint32_t i, const struct batch *b) {
                                a->x.stride,
                                a->y.stride * 2,
                                a->eps};
-    device_launch(p, &p->ops[i], gpu_launch_norm(&r, b->n_rows), &r, true);
+    device_launch(p, &p->ops[i], gpu_launch_norm(&r, b->n_rows, p->shape), &r, true);
 }
 
 static void kda_decode(struct device_program *p, const struct op *op, const struct batch *b) {
@@ -549,7 +550,7 @@ static void route(struct device_program *p, const struct op *op, const struct ba
         .renormalize = a->renormalize,
         .scale = a->scale,
     };
-    device_launch(p, op, gpu_launch_route(&r, p->shape), &r, true);
+    device_launch(p, op, gpu_launch_route(&r), &r, true);
 }
 
 /* Both operations of a layer go by the way of the first, which groups the choices for both. */
@@ -639,7 +640,21 @@ static void experts_down(struct device_program *p, uint32_t i, const struct batc
         sum.out32 = full(p, a->out, 0);
     else
         sum.out = half(p, a->out, 0);
-    device_launch(p, op, gpu_launch_combine(&sum, b->n_rows), &sum, true);
+    device_launch(p, op, gpu_launch_combine(&sum, b->n_rows, p->shape), &sum, true);
+}
+
+/* Where no kernel takes the vocabulary, logits are brought to this machine. */
+static void sample(struct device_program *p, const struct op *op, const struct batch *b) {
+    const struct op_sample *a = &op->u.sample;
+    struct gpu_sample r = {
+        .logits = full(p, a->logits, 0),
+        .draws = of_batch(p, p->batch.draws),
+        .drawn = at_address(p->drawn),
+        .vocab = a->logits.cols,
+        .stride = a->logits.stride,
+    };
+    if (p->vocab && b->n_logits)
+        device_launch(p, op, gpu_launch_sample(&r, b->n_logits, p->shape), &r, true);
 }
 
 void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b) {
@@ -660,7 +675,7 @@ void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b)
     case OP_ROUTE: route(p, op, b); break;
     case OP_EXPERTS_UP: experts_up(p, i, b); break;
     case OP_EXPERTS_DOWN: experts_down(p, i, b); break;
-    case OP_SAMPLE: /* by this machine, of the logits that are brought here */
+    case OP_SAMPLE: sample(p, op, b); break;
     case OP_COUNT: break;
     }
 }

@@ -32,6 +32,7 @@ struct step_program {
     struct team *team;
     const struct batch *batch;
     struct device_program *device; /* NULL: this machine computes */
+    struct device_left left;       /* rows of logits whose token it did not draw */
 };
 
 /* The layers, from the embedding to the logits. */
@@ -285,15 +286,20 @@ weir_status program_to_device(struct step_program *p, struct gpu_device *d, weir
     return device_program_open(&setup, &p->device, err);
 }
 
+/* The last operation of every program. */
+static const struct op_sample *sample_of(const struct step_program *p) {
+    const struct op *op = &p->op[p->n_ops - 1];
+    WEIR_ASSERT(op->kind == OP_SAMPLE);
+    return &op->u.sample;
+}
+
+/* Rows that the device has not drawn the token of. */
 static void draw_member(void *arg, uint32_t member) {
     struct step_program *p = arg;
-    const struct op *sample = &p->op[p->n_ops - 1];
-    struct work w = {.index = member,
-                     .count = team_present(p->team),
-                     .team = p->team,
-                     .scratch = p->scratch + member * p->scratch_bytes};
-    WEIR_ASSERT(sample->kind == OP_SAMPLE);
-    column_run(p->column, sample, p->batch, p->batch->ids, w);
+    const struct work w = {.index = member, .count = team_present(p->team)};
+    const struct span rows = work_span(w, p->left.n);
+    for (uint32_t i = rows.begin; i < rows.end; i++)
+        sample_row(sample_of(p), p->batch, p->left.rows[i], p->scratch + member * p->scratch_bytes);
     team_barrier(p->team, member);
 }
 
@@ -301,10 +307,10 @@ struct device_counts program_device_counts(const struct step_program *p) {
     return device_program_counts(p->device);
 }
 
-/* The device does everything but the drawing. */
 static void run_on_device(struct step_program *p) {
-    p->failed = device_program_run(p->device, p->batch, p->logits, &p->failure) != WEIR_OK;
-    if (!p->failed && p->batch->n_logits)
+    p->failed =
+        device_program_run(p->device, p->batch, sample_of(p), &p->left, &p->failure) != WEIR_OK;
+    if (!p->failed && p->left.n)
         team_run_present(p->team, draw_member, p);
 }
 

@@ -208,13 +208,22 @@ static void penalise(const struct sample_state *s, float *x, uint32_t vocab) {
     }
 }
 
+/* Before its time. */
+static bool end_is_masked(const struct sample_state *s) {
+    return s->n_output < s->rules.min_tokens && s->rules.n_end_ids > 0;
+}
+
+bool sample_changes_logits(const struct sample_state *s) {
+    const struct sample_rules *r = &s->rules;
+    return r->n_allowed || r->n_bad_words || r->n_bias || has_penalty(r) || end_is_masked(s);
+}
+
 /* x = logits after masks, bias and penalties. Returns false when the rules change nothing and x was
  * not written. */
 static bool apply_rules(const struct sample_state *s, const float *logits, uint32_t vocab,
                         float *x) {
     const struct sample_rules *r = &s->rules;
-    bool early = s->n_output < r->min_tokens && r->n_end_ids > 0;
-    if (!r->n_allowed && !r->n_bad_words && !early && !r->n_bias && !has_penalty(r))
+    if (!sample_changes_logits(s))
         return false;
     if (r->n_allowed) {
         for (uint32_t i = 0; i < vocab; i++)
@@ -225,7 +234,7 @@ static bool apply_rules(const struct sample_state *s, const float *logits, uint3
         memcpy(x, logits, vocab * sizeof *x);
     }
     mask_bad_words(s, x);
-    for (uint32_t i = 0; early && i < r->n_end_ids; i++)
+    for (uint32_t i = 0; end_is_masked(s) && i < r->n_end_ids; i++)
         x[r->end_ids[i]] = -INFINITY;
     for (uint32_t i = 0; i < r->n_bias; i++) {
         float *v = &x[r->bias[i].id];
@@ -419,7 +428,15 @@ void sample_advance(struct sample_state *s, int32_t id) {
         s->counts[id]++;
 }
 
-static void no_token(struct sample_result *out, bool not_finite) {
+bool sample_takes_best(const struct sample_rules *r) {
+    return r->temperature < GREEDY_BELOW;
+}
+
+double sample_point(const struct sample_state *s) {
+    return rng_unit(rng_at(s->rules.seed, s->rules.stream, s->n_output));
+}
+
+void sample_no_token(struct sample_result *out, bool not_finite) {
     out->token = (weir_token){.id = -1};
     out->status = WEIR_NO_TOKEN;
     out->not_finite = not_finite;
@@ -434,56 +451,61 @@ static void clear(struct sample_result *out, int32_t id) {
     out->not_finite = false;
 }
 
+void sample_take(struct sample_state *s, int32_t id, struct sample_result *out) {
+    clear(out, id);
+    s->n_steps++;
+    sample_advance(s, id);
+}
+
 void sample_draw(struct sample_state *s, const float *logits, uint32_t vocab, int32_t n_top,
                  void *memory, struct sample_result *out) {
     struct scratch w = lay_out(memory, vocab);
     const struct sample_rules *r = &s->rules;
     struct peak raw = find_peak(logits, vocab), best = raw;
     if (!raw.finite) {
-        no_token(out, true);
+        sample_no_token(out, true);
         return;
     }
     bool changed = apply_rules(s, logits, vocab, w.x);
     if (changed)
         best = find_peak(w.x, vocab);
     if (best.index == vocab) {
-        no_token(out, false);
+        sample_no_token(out, false);
         return;
     }
     uint32_t id = best.index;
-    if (r->temperature >= GREEDY_BELOW) {
+    if (!sample_takes_best(r)) {
         if (!changed)
             memcpy(w.x, logits, vocab * sizeof *w.x);
-        id = draw(r, &w, vocab, best.value, rng_unit(rng_at(r->seed, r->stream, s->n_output)));
+        id = draw(r, &w, vocab, best.value, sample_point(s));
     }
-    clear(out, (int32_t)id);
+    sample_take(s, (int32_t)id, out);
     if (n_top >= 0)
         report(logits, vocab, raw, n_top, &out->token);
-    s->n_steps++;
-    sample_advance(s, (int32_t)id);
 }
 
 void sample_score(const float *logits, uint32_t vocab, int32_t target, int32_t n_top, void *memory,
                   struct sample_result *out) {
     struct peak raw = find_peak(logits, vocab);
     if (!raw.finite || raw.index == vocab) {
-        no_token(out, !raw.finite);
+        sample_no_token(out, !raw.finite);
         return;
     }
     clear(out, target);
     report(logits, vocab, raw, n_top < 0 ? 0 : n_top, &out->token);
 }
 
+void sample_row(const struct op_sample *a, const struct batch *b, uint32_t i, void *scratch) {
+    const struct batch_logits *want = &b->logits[i];
+    const float *logits = tensor_row(a->logits, i);
+    if (want->state)
+        sample_draw(want->state, logits, a->logits.cols, want->n_top, scratch, &a->results[i]);
+    else
+        sample_score(logits, a->logits.cols, want->target, want->n_top, scratch, &a->results[i]);
+}
+
 void ref_sample(const struct op_sample *a, const struct batch *b, struct work w) {
     struct span rows = work_span(w, b->n_logits);
-    for (uint32_t i = rows.begin; i < rows.end; i++) {
-        const struct batch_logits *want = &b->logits[i];
-        const float *logits = tensor_row(a->logits, i);
-        if (want->state)
-            sample_draw(want->state, logits, a->logits.cols, want->n_top, w.scratch,
-                        &a->results[i]);
-        else
-            sample_score(logits, a->logits.cols, want->target, want->n_top, w.scratch,
-                         &a->results[i]);
-    }
+    for (uint32_t i = rows.begin; i < rows.end; i++)
+        sample_row(a, b, i, w.scratch);
 }

@@ -68,6 +68,17 @@ size_t sample_scratch_bytes(uint32_t vocab);
 /* Takes `id` as the next token of the sequence: what sample_draw does with its choice. */
 void sample_advance(struct sample_state *s, int32_t id);
 
+/* The pieces of sample_draw, for a device that finds the token itself: whether a rule changes
+ * single logits at this draw, whether the best logit wins, the random number in [0, 1) of this
+ * draw; then the token that was found, or why there is none. */
+bool sample_changes_logits(const struct sample_state *s);
+bool sample_takes_best(const struct sample_rules *r);
+double sample_point(const struct sample_state *s);
+void sample_take(struct sample_state *s, int32_t id, struct sample_result *out);
+void sample_no_token(struct sample_result *out, bool not_finite);
+
+/* Row i of the operation, whatever is wanted of it. */
+void sample_row(const struct op_sample *a, const struct batch *b, uint32_t i, void *scratch);
 /* The operation of every CPU column: logits rows are shared out over the members. */
 void ref_sample(const struct op_sample *a, const struct batch *b, struct work w);
 

@@ -77,15 +77,17 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
 /* --------------------------------------------------------------------------- around layers */
 
 static void mix_norm(struct kernel_list *l, const char *name, uint32_t launches, uint32_t rows) {
-    const struct gpu_mix_norm a = {.cols = l->m->hidden};
-    kernel_list_add(l, name, launches, gpu_launch_mix_norm(&a, rows),
-                    "a workgroup a row, 16 columns a thread in whole waves of 64; up to %d columns",
-                    GPU_ROW_MOST);
+    struct gpu_mix_norm a = {.rows = rows, .cols = l->m->hidden};
+    kernel_list_add(
+        l, name, launches, gpu_launch_mix_norm(&a, l->machine->shape),
+        "few rows go to clusters of up to %d workgroups, many come one after another; up "
+        "to %d columns",
+        GPU_CLUSTER_MOST, GPU_ROW_MOST);
 }
 
 static void norm(struct kernel_list *l, const char *name, uint32_t launches, uint32_t cols) {
     const struct gpu_norm a = {.cols = cols};
-    kernel_list_add(l, name, launches, gpu_launch_norm(&a, l->rows),
+    kernel_list_add(l, name, launches, gpu_launch_norm(&a, l->rows, l->machine->shape),
                     "a workgroup a row, up to %d columns", GPU_ROW_MOST);
 }
 
@@ -416,8 +418,8 @@ static void experts(struct kernel_list *l, uint32_t layers) {
             l, "experts_down", layers, gpu_launch_experts_down(&down, l->machine->shape),
             "a workgroup 32 rows a wave of an expert%s", up.grouped ? "" : " and choice");
     }
-    kernel_list_add(l, "experts_combine", layers, gpu_launch_combine(&sum, l->rows),
-                    "a workgroup a row%s",
+    kernel_list_add(l, "experts_combine", layers,
+                    gpu_launch_combine(&sum, l->rows, l->machine->shape), "a workgroup a row%s",
                     !m->latent         ? ", sums as f32"
                     : !m->latent_norm  ? ""
                     : l->load->tp == 1 ? ", with the norm"
@@ -438,8 +440,9 @@ static void moe(struct kernel_list *l, uint32_t layers) {
     linear(l, "moe_in", layers, in, l->rows);
     const struct gpu_route route = {
         .rows = l->rows, .experts = m->experts, .top_k = m->top_k, .groups = m->groups};
-    kernel_list_add(l, "route", layers, gpu_launch_route(&route, l->machine->shape),
-                    "a wave a row, up to %d experts and 32 choices", GPU_EXPERTS_MOST);
+    kernel_list_add(l, "route", layers, gpu_launch_route(&route),
+                    "a workgroup a row, up to %d experts and %d choices", GPU_EXPERTS_MOST,
+                    GPU_ROUTE_MOST);
     if (shared)
         glu(l, "shared_glu", layers, shared);
     experts(l, layers);
@@ -477,5 +480,8 @@ void kernel_list_step(struct kernel_list *l) {
     struct gpu_linear head = {0};
     part(&head, m->vocab / l->load->tp, m->hidden);
     linear(l, "head", 1, head, logits);
-    kernel_list_named(l, "sample", "cpu", 1, 0, "logits are brought to the CPU and drawn there");
+    struct gpu_sample sample = {.vocab = m->vocab};
+    kernel_list_add(l, "sample", 1, gpu_launch_sample(&sample, logits, l->machine->shape),
+                    "%u workgroups a row; rows by rules that it does not know are drawn on the CPU",
+                    sample.members);
 }

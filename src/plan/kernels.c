@@ -22,7 +22,8 @@ static bool machine_from(const struct gpu_spec *g, struct kernel_machine *out) {
         isnan(g->local_reserved_bytes) ? 0 : (uint32_t)g->local_reserved_bytes};
     out->shape = (struct gpu_shape){.multiprocessors = (uint32_t)g->compute_units,
                                     .wave = (uint32_t)g->wave_lanes,
-                                    .warpgroups = out->kind == POLICY_SM90};
+                                    .warpgroups = out->kind == POLICY_SM90,
+                                    .cluster = g->wave_lanes == 32 ? GPU_CLUSTER_MOST : 0};
     return true;
 }
 

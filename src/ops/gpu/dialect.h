@@ -16,11 +16,14 @@
  *
  * Clusters: where GPU_CLUSTERS is 1, a launch may bind blocks that follow each other in x; they run
  * at the same time and write into each other's shared memory.
- *   gpu_cluster_rank()                    of this block among those
+ *   gpu_cluster_rank() gpu_cluster_blocks()   of this block among those, and how many there are
  *   gpu_cluster_store(p, rank, v)         a float to where p of this block is in that of `rank`
  *   gpu_cluster_arrive() gpu_cluster_wait()   a meeting of all threads of all blocks of the cluster
  *                   in two parts: behind the second, what anybody stored before its first is there.
  *                   Blocks store behind a meeting, so that all have begun, and end behind another
+ *   gpu_cluster_barrier()                 such a meeting in one
+ *   gpu_shared_of(p, rank)                where in the shared memory of block `rank` p would be
+ * Elsewhere a cluster is a block.
  *
  * Collectives: every lane of the wave calls the same one. What is between the lanes of a wave needs
  * no other meeting, what is between waves needs gpu_barrier().
@@ -54,6 +57,7 @@
  * gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
  * gpu_spread_bytes(w, upper): two bytes of w, the lower or the upper ones, each as the upper byte
  * of 16 bits, the others zero.
+ * gpu_add is a sum of the same kind.
  *
  * Strips. The tile product takes 16 rows of 32 elements of k on either side. A lane holds strips of
  * 8 elements, k ascending, of GPU_STRIPS rows: strip i is of row gpu_strip_row(i), from k =
@@ -111,6 +115,28 @@ GPU_FN uint32_t gpu_wg_row(uint32_t i) {
 GPU_FN uint32_t gpu_wg_col(uint32_t i) {
     return i / 4 * 8 + gpu_lane() % 4 * 2 + i % 2;
 }
+
+#if !GPU_CLUSTERS /* a cluster is a block */
+GPU_FN uint32_t gpu_cluster_rank(void) {
+    return 0;
+}
+GPU_FN uint32_t gpu_cluster_blocks(void) {
+    return 1;
+}
+GPU_FN void *gpu_shared_of(void *p, uint32_t rank) {
+    return p;
+}
+GPU_FN void gpu_cluster_store(float *p, uint32_t rank, float v) {
+    *p = v;
+}
+GPU_FN void gpu_cluster_arrive(void) {}
+GPU_FN void gpu_cluster_wait(void) {
+    gpu_barrier();
+}
+GPU_FN void gpu_cluster_barrier(void) {
+    gpu_barrier();
+}
+#endif
 
 /* ------------------------------------------------------------------------------ numbers */
 
@@ -172,6 +198,9 @@ GPU_FN uint32_t gpu_order_key(float f) {
     uint32_t u = gpu_as_u32(f);
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
+GPU_FN float gpu_from_order_key(uint32_t key) {
+    return gpu_as_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
 
 /* ------------------------------------------------------------------------------ sums over lanes */
 
@@ -179,6 +208,22 @@ GPU_FN float gpu_wave_sum(float v) {
     v = gpu_sum16(v);
     v += gpu_shuffle_xor(v, 16);
     return GPU_WAVE == 64 ? v + gpu_shuffle_xor(v, 32) : v;
+}
+/* Over aligned groups of 16 lanes: lane l gets the sum of t[l % 16]. Halves change hands at every
+ * step, so that 16 sums cost 15 shuffles. */
+GPU_FN float gpu_sum_sixteen(float *t) {
+    GPU_UNROLL
+    for (uint32_t step = 0; step < 4; step++) {
+        const uint32_t m = 8u >> step;
+        const bool upper = (gpu_lane() & m) != 0;
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            if (i < m) {
+                const float keep = upper ? t[i + m] : t[i], give = upper ? t[i] : t[i + m];
+                t[i] = keep + gpu_shuffle_xor(give, m);
+            }
+    }
+    return t[0];
 }
 GPU_FN float gpu_wave_max(float v) {
     for (uint32_t m = GPU_WAVE / 2; m > 0; m /= 2) {

@@ -54,11 +54,31 @@ GPU_FN uint32_t gpu_cluster_rank(void) {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
+GPU_FN uint32_t gpu_cluster_blocks(void) {
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+GPU_FN void *gpu_shared_of(void *p, uint32_t rank) {
+    void *there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+    return there;
+}
+/* Not the aligned ones: waves whose lanes come by different ways were taken for more than one. */
 GPU_FN void gpu_cluster_arrive(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
 GPU_FN void gpu_cluster_wait(void) {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+/* A block alone meets in fewer cycles than a cluster of one. */
+GPU_FN void gpu_cluster_barrier(void) {
+    if (gpu_cluster_blocks() > 1) {
+        gpu_cluster_arrive();
+        gpu_cluster_wait();
+    } else {
+        gpu_barrier();
+    }
 }
 GPU_FN void gpu_cluster_store(float *p, uint32_t rank, float v) {
     asm volatile(
@@ -100,6 +120,9 @@ GPU_FN float gpu_rcp(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+GPU_FN float gpu_add(float x, float y) {
+    return __fadd_rn(x, y);
 }
 GPU_FN uint32_t gpu_bf16_pair(float lo, float hi) {
     uint32_t pair;

@@ -80,6 +80,10 @@ GPU_FN float gpu_rsqrt(float x) {
 GPU_FN float gpu_rcp(float x) {
     return __builtin_amdgcn_rcpf(x);
 }
+GPU_FN float gpu_add(float x, float y) {
+#pragma clang fp contract(off)
+    return x + y;
+}
 GPU_FN uint32_t gpu_bf16_bits(float f) {
     uint32_t u = gpu_as_u32(f);
     return f != f ? u >> 16 | 0x40u : (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;

@@ -237,13 +237,13 @@ void gpu_device_close(struct gpu_device *d) {
 const struct gpu_facts *gpu_device_facts(const struct gpu_device *d) {
     return &d->facts;
 }
-
 struct gpu_shape gpu_device_shape(const struct gpu_device *d) {
     return (struct gpu_shape){
         .multiprocessors = d->facts.multiprocessors,
         .wave = d->facts.wave,
         /* Of compute capability 9.0 alone: neither older nor newer devices have them. */
         .warpgroups = d->vendor == GPU_CUDA && d->facts.major == 9 && d->facts.minor == 0,
+        .cluster = d->facts.major >= 9 ? GPU_CLUSTER_MOST : 0,
     };
 }
 

@@ -13,21 +13,71 @@ const struct gpu_kernel_info *gpu_kernel_info(enum gpu_kernel k) {
 }
 
 static const struct gpu_launch none = {.kernel = GPU_NO_KERNEL};
-enum { BLOCKS_Y_MOST = 65535 }; /* of a launch, on CUDA */
+enum {
+    BLOCKS_Y_MOST = 65535,    /* of a launch, on CUDA */
+    SHARED_MOST = 227 * 1024, /* of a block, where there are clusters */
+};
 
-struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows) {
-    if (a->cols > GPU_ROW_MOST)
-        return none;
-    return (struct gpu_launch){GPU_weir_norm, rows, 1, 256, sizeof(struct gpu_norm_shared)};
+/* Threads of a block that have so many columns each of `cols`; whole waves of either width. */
+static uint32_t row_threads(uint32_t cols, uint32_t each) {
+    return gpu_divide_up(gpu_divide_up(cols, each), 64) * 64;
 }
 
-struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows) {
+/* Blocks of a cluster that a row is given to: as many as leave none of the device's idle, while a
+ * wave and more of each has something to do. */
+static uint32_t row_members(uint32_t rows, uint32_t threads, struct gpu_shape shape) {
+    uint32_t members = 1;
+    while (2 * members <= shape.cluster && 2 * members * rows <= shape.multiprocessors &&
+           threads / (2 * members) >= 64)
+        members *= 2;
+    return members;
+}
+
+struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows, struct gpu_shape shape) {
+    enum { EIGHT_EACH = 4096 }; /* columns */
     if (a->cols > GPU_ROW_MOST)
         return none;
-    /* 16 columns a thread, whole waves of either width. */
-    uint32_t threads = gpu_divide_up(gpu_divide_up(a->cols, 16), 64) * 64;
-    return (struct gpu_launch){GPU_weir_mix_norm, rows, 1, threads,
-                               sizeof(struct gpu_mix_norm_shared)};
+    /* Many blocks of few threads have more of memory under way than few of many. */
+    const bool sixteen = a->cols > EIGHT_EACH || rows > 2 * shape.multiprocessors;
+    return (struct gpu_launch){GPU_weir_norm, rows, 1, row_threads(a->cols, sixteen ? 16 : 8),
+                               sizeof(struct gpu_norm_shared)};
+}
+
+/* Shared memory of the kernel that takes rows one after another. */
+static uint32_t mix_many_bytes(const struct gpu_mix_norm *a) {
+    return (uint32_t)sizeof(struct gpu_mix_norm_shared) +
+           (GPU_MIX_PIECES + a->n_bank) * 2 * row_threads(a->cols, 16) * 16;
+}
+
+static uint8_t mix_way(const struct gpu_mix_norm *a, struct gpu_shape shape) {
+    const uint32_t members = row_members(a->rows, row_threads(a->cols, 8), shape);
+    /* Rows that come one after another have their loads behind the sums of others. */
+    if (members == 1 && shape.cluster && a->n_bank <= GPU_MIX_SOURCES && a->cols % 8 == 0 &&
+        !a->gather && mix_many_bytes(a) <= SHARED_MOST)
+        return GPU_MIX_MANY;
+    return members > 1 || !shape.cluster ? (uint8_t)members : GPU_MIX_SPLIT_2;
+}
+
+struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape shape) {
+    if (a->cols > GPU_ROW_MOST)
+        return none;
+    if (!a->way)
+        a->way = mix_way(a, shape);
+    const uint32_t all = row_threads(a->cols, 16);
+    if (a->way == GPU_MIX_BLOCK)
+        return (struct gpu_launch){GPU_weir_mix_norm, a->rows, 1, all,
+                                   sizeof(struct gpu_mix_norm_shared)};
+    if (a->way == GPU_MIX_MANY)
+        return (struct gpu_launch){GPU_weir_mix_norm_many,
+                                   a->rows < shape.multiprocessors ? a->rows
+                                                                   : shape.multiprocessors,
+                                   1, all, mix_many_bytes(a)};
+    return (struct gpu_launch){GPU_weir_mix_norm_split,
+                               a->rows * a->way,
+                               1,
+                               row_threads(gpu_divide_up(a->cols, a->way), 8),
+                               sizeof(struct gpu_mix_norm_shared),
+                               a->way};
 }
 
 /* Blocks that the parts need when `split` waves share a group of rows of W. */
@@ -226,13 +276,13 @@ uint64_t gpu_kda_left_floats(uint32_t heads, uint32_t dim) {
     return (uint64_t)GPU_KDA_TOKENS_MOST * heads * dim * 9 / 2;
 }
 
-struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape) {
-    enum { THREADS = 64, GROUPS_MOST = 128 };
-    if (a->experts > GPU_EXPERTS_MOST || a->top_k > 32 || a->top_k > a->experts ||
+struct gpu_launch gpu_launch_route(const struct gpu_route *a) {
+    enum { THREADS = 256, GROUPS_MOST = 128 };
+    if (a->experts > GPU_EXPERTS_MOST || a->top_k > GPU_ROUTE_MOST || a->top_k > a->experts ||
         a->groups > GROUPS_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_route, gpu_divide_up(a->rows, THREADS / shape.wave), 1,
-                               THREADS, sizeof(struct gpu_route_shared)};
+    return (struct gpu_launch){GPU_weir_route, a->rows, 1, THREADS,
+                               sizeof(struct gpu_route_shared)};
 }
 
 bool gpu_experts_many(uint64_t slots, uint32_t experts) {
@@ -316,10 +366,49 @@ struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a,
                         a->bf16 ? GPU_weir_experts_down_many_bf16 : GPU_weir_experts_down_many);
 }
 
-struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows) {
+struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows,
+                                     struct gpu_shape shape) {
+    enum { THREADS = 512 };
     if (a->cols > GPU_ROW_MOST)
         return none;
-    return (struct gpu_launch){GPU_weir_combine, rows, 1, 256, sizeof(struct gpu_norm_shared)};
+    const uint32_t members = row_members(rows, row_threads(a->cols, 4), shape);
+    const uint32_t cols = gpu_divide_up(a->cols, members);
+    uint32_t each = 4; /* columns of a thread */
+    while (row_threads(cols, each) > THREADS || row_threads(cols, each) * members > 2 * THREADS)
+        each *= 2;
+    return (struct gpu_launch){each == 4   ? GPU_weir_combine_1
+                               : each == 8 ? GPU_weir_combine_2
+                                           : GPU_weir_combine,
+                               rows * members,
+                               1,
+                               row_threads(cols, each),
+                               sizeof(struct gpu_norm_shared),
+                               members};
+}
+
+struct gpu_launch gpu_launch_sample(struct gpu_sample *a, uint32_t rows, struct gpu_shape shape) {
+    enum { KEPT_BYTES = 90 << 10, EACH = 8, RESIDENT = 2 };
+    const uint32_t blocks = gpu_divide_up(a->vocab, GPU_SAMPLE_BLOCK);
+    if (!a->vocab || blocks > GPU_SAMPLE_BLOCKS)
+        return none;
+    /* As many blocks of a cluster as are on the device at once. */
+    if (!a->members)
+        for (a->members = 1; 2 * a->members <= shape.cluster &&
+                             2 * a->members * rows <= RESIDENT * shape.multiprocessors;)
+            a->members *= 2;
+    const uint32_t share = gpu_divide_up(blocks, a->members);
+    const uint32_t bytes = share * GPU_SAMPLE_ROW * (uint32_t)sizeof(float);
+    a->kept = bytes <= KEPT_BYTES ? share : 0;
+    const uint32_t wanted = row_threads(share * GPU_SAMPLE_BLOCK, EACH);
+    const uint32_t most = a->members > 1 ? 512 : 1024;
+    const uint32_t sort = sizeof(struct gpu_sample_sort);
+    return (struct gpu_launch){GPU_weir_sample,
+                               rows * a->members,
+                               1,
+                               wanted < most ? wanted : most,
+                               (uint32_t)sizeof(struct gpu_sample_shared) +
+                                   (a->kept && bytes > sort ? bytes : sort),
+                               a->members};
 }
 
 _Static_assert((int)GPU_KV_SCALED == (int)KV_SCALED, "kernels read what others wrote");

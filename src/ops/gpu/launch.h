@@ -13,6 +13,8 @@
 #define GPU_KERNELS(X)                                                                             \
     X(weir_norm, gpu_norm, norm)                                                                   \
     X(weir_mix_norm, gpu_mix_norm, norm)                                                           \
+    X(weir_mix_norm_split, gpu_mix_norm, norm)                                                     \
+    X(weir_mix_norm_many, gpu_mix_norm, norm)                                                      \
     X(weir_gemv_1, gpu_linear, linear)                                                             \
     X(weir_gemv_2, gpu_linear, linear)                                                             \
     X(weir_gemv_4, gpu_linear, linear)                                                             \
@@ -40,7 +42,9 @@
     X(weir_route, gpu_route, route)                                                                \
     X(weir_experts_up, gpu_experts, experts)                                                       \
     X(weir_experts_down, gpu_experts, experts)                                                     \
-    X(weir_combine, gpu_combine, experts)                                                          \
+    X(weir_combine, gpu_combine, combine)                                                          \
+    X(weir_combine_2, gpu_combine, combine)                                                        \
+    X(weir_combine_1, gpu_combine, combine)                                                        \
     X(weir_mla_split, gpu_mla_decode, mla)                                                         \
     X(weir_mla_merge, gpu_mla_decode, mla)                                                         \
     X(weir_mla_split_16, gpu_mla_decode, mla_wgmma)                                                \
@@ -67,6 +71,7 @@
     X(weir_kda_out, gpu_kda_prefill, kda_states)                                                   \
     X(weir_experts_up_bf16, gpu_experts, experts)                                                  \
     X(weir_experts_down_bf16, gpu_experts, experts)                                                \
+    X(weir_sample, gpu_sample, sample)                                                             \
     X(weir_group, gpu_group, experts_many)                                                         \
     X(weir_experts_up_many, gpu_experts, experts_many)                                             \
     X(weir_experts_down_many, gpu_experts, experts_many)                                           \
@@ -98,11 +103,14 @@ static inline uint32_t gpu_divide_up(uint32_t n, uint32_t by) {
 /* What rules depend on. */
 struct gpu_shape {
     uint32_t multiprocessors, wave;
-    bool warpgroups; /* CUDA 9.0 and its modules: products of four waves */
+    bool warpgroups;  /* CUDA 9.0 and its modules: products of four waves */
+    uint32_t cluster; /* blocks of a cluster at most; 0: there are none */
 };
+enum { GPU_CLUSTER_MOST = 8 }; /* on any device of CUDA 9.0 and later */
 
-struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows);
-struct gpu_launch gpu_launch_mix_norm(const struct gpu_mix_norm *a, uint32_t rows);
+struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows, struct gpu_shape shape);
+/* Fills `way` unless it is set. */
+struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape shape);
 /* Fills first_block of every part, and `split` unless it is set. */
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape shape,
@@ -113,7 +121,7 @@ struct gpu_launch gpu_launch_kda_verify(const struct gpu_kda_verify *a, uint32_t
                                         uint32_t n_seqs, struct gpu_shape shape);
 /* Of what weir_kda_verify leaves of a sequence. */
 uint64_t gpu_kda_left_floats(uint32_t heads, uint32_t dim);
-struct gpu_launch gpu_launch_route(const struct gpu_route *a, struct gpu_shape shape);
+struct gpu_launch gpu_launch_route(const struct gpu_route *a);
 /* For few choices an expert. Up to GPU_SCANNED_SLOTS of them need not be grouped. */
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
@@ -130,7 +138,11 @@ struct gpu_launch gpu_launch_group(const struct gpu_group *a);
 /* For many choices an expert. */
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a, struct gpu_shape shape);
-struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows);
+struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows,
+                                     struct gpu_shape shape);
+
+/* Fills `kept`. */
+struct gpu_launch gpu_launch_sample(struct gpu_sample *a, uint32_t rows, struct gpu_shape shape);
 
 struct gpu_launch gpu_launch_copy(const struct gpu_copy *a);
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);

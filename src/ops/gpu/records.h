@@ -15,6 +15,7 @@ enum {
     GPU_PARTS = 8,           /* products merged into one launch */
     GPU_SKINNY_ROWS = 64,    /* rows of x up to which products take W straight from memory */
     GPU_EXPERTS_MOST = 1024, /* experts a router chooses from */
+    GPU_ROUTE_MOST = 32,     /* and of a row */
     GPU_TAPS_MOST = 4,       /* of the short convolution */
     GPU_KDA_DIM_MOST = 128,
     GPU_KDA_TOKENS_MOST = 8, /* of a sequence that verifies drafts */
@@ -60,8 +61,8 @@ struct gpu_norm {
 };
 
 /* struct op_mix_norm (ops.h), with the prefix rounded to BF16 and stored as such, like the bank:
- * entry i at bank + i * bank_stride, its rows `stride` apart like those of the prefix. A block a
- * row of `out`. */
+ * entry i at bank + i * bank_stride, its rows `stride` apart like those of the prefix. A row of
+ * `out` is a block's or a cluster's. */
 struct gpu_mix_norm {
     uint16_t *prefix;
     const float *delta; /* NULL: none */
@@ -70,11 +71,14 @@ struct gpu_mix_norm {
     const float *c, *norm;
     const int32_t *gather; /* row i of out is of row gather[i]; NULL: of row i */
     uint64_t bank_stride;
-    uint32_t cols, stride, delta_stride, out_stride;
+    uint32_t rows, cols, stride, delta_stride, out_stride;
     uint32_t n_bank;
     uint8_t replace, push;
+    uint8_t way; /* GPU_MIX_*, decided by the rules of launches unless it is set */
     float eps;
 };
+/* How rows go to blocks: one each, a cluster of so many each, or one after another. */
+enum { GPU_MIX_BLOCK = 1, GPU_MIX_SPLIT_2, GPU_MIX_SPLIT_4 = 4, GPU_MIX_SPLIT_8 = 8, GPU_MIX_MANY };
 
 /* Up to GPU_PARTS products y = W x (+ W2 x2) (+ y) of the same number of rows. W [rows, cols] BF16
  * as stored, cols a multiple of 8. */
@@ -147,7 +151,7 @@ struct gpu_kda_verify {
     uint64_t left_floats;
 };
 
-/* struct op_route (ops.h). A wave a row. */
+/* struct op_route (ops.h). A block a row. */
 struct gpu_route {
     const float *logits, *bias; /* bias NULL: none */
     int32_t *ids;
@@ -266,7 +270,7 @@ struct gpu_group {
 };
 
 /* out = sum over j of weights[j] each[j], j ascending, then * rsqrt(mean^2 + eps) * norm unless
- * norm is NULL. Either BF16 or f32 comes out. */
+ * norm is NULL. Either BF16 or f32 comes out. A row is a block's or a cluster's. */
 struct gpu_combine {
     const float *each, *weights; /* [rows * top_k] rows; [rows, top_k] */
     uint16_t *out;               /* NULL: out32 */
@@ -274,6 +278,33 @@ struct gpu_combine {
     const float *norm;
     uint32_t top_k, cols, each_stride, out_stride;
     float eps;
+};
+
+/* How the next token of a row is chosen: what struct sample_rules (sample.h) comes to where nothing
+ * changes single logits. `point`: uniform in [0, 1). */
+enum { GPU_DRAW_NOT, GPU_DRAW_BEST, GPU_DRAW };
+struct gpu_draw {
+    double point;
+    float inverse; /* of the temperature */
+    float min_p, top_p;
+    uint32_t top_k; /* 0: all; at most GPU_SAMPLE_TOP */
+    uint32_t how;   /* GPU_DRAW_NOT: nothing is asked of the row */
+};
+/* UNDECIDED: more tokens may be chosen than the kernel sorts; somebody else must draw. */
+enum { GPU_DRAWN, GPU_DRAWN_NOT_FINITE, GPU_DRAWN_NOTHING_LEFT, GPU_DRAWN_UNDECIDED };
+struct gpu_drawn {
+    int32_t id; /* -1 unless GPU_DRAWN */
+    uint32_t state;
+};
+/* sample_draw (sample.h): the same exponentials to the bit, in the same order of tokens; sums of
+ * them are formed in another order, as f64. A row is a cluster's, blocks of 256 logits in turn. */
+struct gpu_sample {
+    const float *logits;
+    const struct gpu_draw *draws;
+    struct gpu_drawn *drawn;
+    uint32_t vocab, stride;
+    uint32_t members; /* blocks of a cluster; decided by the rules of launches unless it is set */
+    uint32_t kept;    /* pieces of logits that a block keeps in shared memory; 0: none */
 };
 
 /* Rows of one sequence: struct batch_seq (ops.h), its checkpoints those of the list from
@@ -314,15 +345,22 @@ struct gpu_kda_prefill {
 /* --------------------------------------------------------------------------- shared memory
  * One struct a kernel; its size is what the launch asks for. Waves are counted for the narrower
  * kind, of which there are more. */
-enum { GPU_MIX_SOURCES = 8 }; /* bank entries that are in registers at a time */
+enum {
+    GPU_MIX_SOURCES = 8,                    /* bank entries that are in registers at a time */
+    GPU_MIX_SUMS = 2 * GPU_MIX_SOURCES + 2, /* dots, squares, those of the prefix */
+    GPU_ROW_WAVES = 32,                     /* that share a row, of all blocks of a cluster */
+    GPU_COMBINE_BATCH = 16,                 /* choices that are in registers at a time */
+};
 
 struct gpu_norm_shared {
-    float sum[8];
+    float sum[GPU_ROW_WAVES];
 };
 struct gpu_mix_norm_shared {
-    float part[2][16][2 * GPU_MIX_SOURCES + 2]; /* dots, squares, those of the prefix */
-    float square[16];
+    float part[2][GPU_ROW_WAVES][GPU_MIX_SUMS];
+    float square[GPU_ROW_WAVES];
 };
+/* Of weir_mix_norm_many pieces of 16 bytes come behind: these and the bank's, two of a thread. */
+enum { GPU_MIX_PIECES = 7 };
 struct gpu_gemv_shared {
     float part[8][8]; /* a wave's sums */
 };
@@ -342,8 +380,40 @@ struct gpu_kda_verify_shared {
     uint16_t checkpoint[3][GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST];
 };
 struct gpu_route_shared {
-    float choice[2][GPU_EXPERTS_MOST]; /* a wave's biased scores */
+    uint64_t best[8][GPU_ROUTE_MOST]; /* a wave's, falling: key, then the index upside down */
+    float score[8][GPU_ROUTE_MOST], weight[GPU_ROUTE_MOST], part[2][8];
+    float choice[GPU_EXPERTS_MOST]; /* biased scores; for groups alone */
 };
+enum {
+    GPU_SAMPLE_BLOCK = 256, /* logits; the unit of summation of sample.c */
+    GPU_SAMPLE_BLOCKS = 1024,
+    GPU_SAMPLE_ROW = GPU_SAMPLE_BLOCK + 4, /* of shared memory, so that 32 of them begin in
+                                              different banks */
+    GPU_SAMPLE_MOST = 1024,                /* tokens that are sorted */
+    GPU_SAMPLE_TOP = 192,
+    GPU_SAMPLE_SEEN = 256,  /* logits that are shown to all members */
+    GPU_SAMPLE_LEVELS = 16, /* halvings of the best token's weight */
+    GPU_SAMPLE_MEMBERS = 8,
+    GPU_SAMPLE_WAVES = 32, /* of a block; of a cluster four times as many */
+};
+struct gpu_sample_shared {
+    uint64_t list[GPU_SAMPLE_MOST]; /* key, index upside down */
+    double level[GPU_SAMPLE_MEMBERS][GPU_SAMPLE_LEVELS];
+    double sum[2][GPU_SAMPLE_WAVES];
+    float wave_level[GPU_SAMPLE_WAVES][GPU_SAMPLE_LEVELS];
+    float part[GPU_SAMPLE_BLOCKS][4];
+    uint32_t seen[GPU_SAMPLE_SEEN];
+    uint32_t at[4 * GPU_SAMPLE_WAVES]; /* of a wave's best */
+    float count[4 * GPU_SAMPLE_WAVES]; /* tokens that may be chosen; below 0: one
+                                                           is no number */
+    uint32_t most[GPU_SAMPLE_WAVES];
+    uint32_t n, bound, unused[2]; /* what comes behind is a multiple of 16 bytes away */
+};
+/* Behind it: the logits that are kept, or room to sort in. */
+struct gpu_sample_sort {
+    uint64_t sorted[GPU_SAMPLE_MOST];
+};
+
 /* Weights on their way to the waves of a block, a piece of 2 KiB a stage: 128 vectors of 16 bytes.
  * `part`: what each wave has of the sums of two matrices, choice, row. */
 enum { GPU_EXPERT_STAGES = 4, GPU_EXPERT_VECTORS = 128, GPU_EXPERT_DOWN_WAVES = 4 };

@@ -306,7 +306,7 @@ static void make_combine(struct gpu_case *c, const uint32_t *p, struct gpu_shape
                                              .each_stride = each.stride,
                                              .out_stride = out->stride,
                                              .eps = 1e-5f};
-    c->launch = gpu_launch_combine(&c->record.combine, rows);
+    c->launch = gpu_launch_combine(&c->record.combine, rows, shape);
     c->traffic = (double)rows * width * (4.0 * top_k + 2);
     c->worst = worst_out;
     c->own = out;
@@ -314,9 +314,11 @@ static void make_combine(struct gpu_case *c, const uint32_t *p, struct gpu_shape
              p[3] ? ", norm" : "", p[4] ? ", f32" : "");
 }
 static const uint32_t combine_small[][CASE_PARAMETERS] = {
-    {1, 1, 1, 1}, {3, 70, 3, 0}, {2, 1032, 4, 1}, {3, 70, 3, 0, 1}, {2, 1030, 4, 1, 1}};
-static const uint32_t combine_large[][CASE_PARAMETERS] = {
-    {1, 3584, 16, 1}, {32, 3584, 16, 1}, {128, 3584, 16, 1}, {128, 2304, 8, 0, 1}};
+    {1, 1, 1, 1},       {3, 70, 3, 0},    {2, 1032, 4, 1}, {3, 70, 3, 0, 1},
+    {2, 1030, 4, 1, 1}, {1, 2054, 17, 1}, {1, 4100, 5, 1}, {1, 4100, 5, 0, 1}};
+static const uint32_t combine_large[][CASE_PARAMETERS] = {{1, 3584, 16, 1},   {32, 3584, 16, 1},
+                                                          {128, 3584, 16, 1}, {1024, 3584, 16, 1},
+                                                          {1, 2304, 8, 0, 1}, {128, 2304, 8, 0, 1}};
 const struct gpu_case_kind case_combine = {"combine", make_combine, SHAPES(combine_small),
                                            SHAPES(combine_large)};
 
@@ -349,6 +351,7 @@ static void make_group(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
 }
 static const uint32_t group_small[][CASE_PARAMETERS] = {
     {1, 1, 1, 0}, {300, 9, 9, 0}, {3000, 40, 11, 7}, {600, 16, 16, 2}, {513, 896, 896, 0}};
-static const uint32_t group_large[][CASE_PARAMETERS] = {{16384, 896, 896, 0}, {65536, 896, 896, 0}};
+static const uint32_t group_large[][CASE_PARAMETERS] = {
+    {16, 896, 896, 0}, {2048, 896, 896, 0}, {16384, 896, 896, 0}, {65536, 896, 896, 0}};
 const struct gpu_case_kind case_group = {"group", make_group, SHAPES(group_small),
                                          SHAPES(group_large)};

@@ -28,7 +28,7 @@ static void make_norm(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
     struct op_norm op = {.x = x.host, .y = out[0].host, .norm = norm, .eps = 1e-5f};
     ref_norm(&op, &(struct batch){.n_rows = rows}, case_work(c, 0));
     c->record.norm = (struct gpu_norm){x.f, out[0].h, norm, cols, x.stride, out[0].stride, 1e-5f};
-    c->launch = gpu_launch_norm(&c->record.norm, rows);
+    c->launch = gpu_launch_norm(&c->record.norm, rows, shape);
     c->traffic = (double)rows * cols * (4 + 2) + 4.0 * cols;
     c->worst = worst_rows;
     c->own = out;
@@ -40,12 +40,14 @@ static const uint32_t norm_large[][CASE_PARAMETERS] = {
     {1, 1536}, {1, 3584}, {32, 3584}, {128, 3584}, {4096, 3584}};
 const struct gpu_case_kind case_norm = {"norm", make_norm, SHAPES(norm_small), SHAPES(norm_large)};
 
-/* rows, cols, bank entries, delta, replace, push, gather (rows of the batch; 0: none), small values
- * (beside which eps counts: else the norm would hide a wrong sum of weights) */
+enum { SMALL = 1, WAY = 16 };
+/* rows, cols, bank entries, delta, replace, push, gather (rows of the batch; 0: none), SMALL values
+ * (beside which eps counts: else the norm would hide a wrong sum of weights) and WAY times a
+ * GPU_MIX_* */
 static void make_mix(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
     uint32_t rows = p[0], cols = p[1], n = p[2], entries = n + p[5];
     uint32_t from = p[6] ? p[6] : rows; /* rows of the batch */
-    float unit = p[7] ? 1e-3f : 1;
+    float unit = p[7] & SMALL ? 1e-3f : 1;
     struct case_rows *out = case_host(c, 4 * sizeof *out);
     struct case_rows prefix = case_rows(c, from, cols, true, 2 * unit),
                      delta = case_rows(c, from, cols, false, unit);
@@ -62,7 +64,8 @@ static void make_mix(struct gpu_case *c, const uint32_t *p, struct gpu_shape sha
                     f32_to_bf16(tensor_row(host[i], r)[k]);
             }
     }
-    float *w = case_f32_vector(c, cols, 0.05f, 0), *norm = case_f32_vector(c, cols, 0.3f, 1);
+    float *w = n ? case_f32_vector(c, cols, 0.05f, 0) : NULL; /* no model has one without sources */
+    float *norm = case_f32_vector(c, cols, 0.3f, 1);
     int32_t *gather = NULL;
     struct batch_logits *logits = case_host(c, (rows + 1) * sizeof *logits);
     if (p[6])
@@ -96,6 +99,7 @@ static void make_mix(struct gpu_case *c, const uint32_t *p, struct gpu_shape sha
                                                .norm = norm,
                                                .gather = gather,
                                                .bank_stride = stride,
+                                               .rows = rows,
                                                .cols = cols,
                                                .stride = prefix.stride,
                                                .delta_stride = delta.stride,
@@ -103,23 +107,56 @@ static void make_mix(struct gpu_case *c, const uint32_t *p, struct gpu_shape sha
                                                .n_bank = n,
                                                .replace = (uint8_t)p[4],
                                                .push = (uint8_t)p[5],
+                                               .way = (uint8_t)(p[7] / WAY),
                                                .eps = 1e-5f};
-    c->launch = gpu_launch_mix_norm(&c->record.mix_norm, rows);
+    c->launch = gpu_launch_mix_norm(&c->record.mix_norm, shape);
     c->traffic = (double)rows * cols * (2.0 * n + 2 + (p[3] ? 6 : 0) + (p[5] ? 2 : 0) + 2);
     c->worst = worst_rows;
     c->own = out;
-    snprintf(c->label, sizeof c->label, "mix_norm %u x %u, %u sources%s%s%s%s", rows, cols, n + 1,
-             p[3] ? ", delta" : "", p[4] ? ", replaces" : "", p[5] ? ", pushes" : "",
-             p[6] ? ", gathers" : "");
+    snprintf(c->label, sizeof c->label, "mix_norm %u x %u, %u sources%s%s%s%s, way %u", rows, cols,
+             n + 1, p[3] ? ", delta" : "", p[4] ? ", replaces" : "", p[5] ? ", pushes" : "",
+             p[6] ? ", gathers" : "", c->record.mix_norm.way);
 }
 static const uint32_t mix_small[][CASE_PARAMETERS] = {
-    {2, 32, 0, 1, 1, 0, 0},  {3, 256, 1, 1, 0, 0, 0}, {2, 97, 3, 1, 0, 1, 0},
-    {2, 256, 8, 1, 0, 0, 0}, {1, 130, 9, 1, 0, 0, 0}, {1, 260, 17, 0, 0, 0, 0, 1},
-    {2, 64, 2, 1, 0, 0, 5},  {1, 1048, 8, 1, 1, 1, 0}};
-static const uint32_t mix_large[][CASE_PARAMETERS] = {{1, 7168, 7, 1, 0, 0, 0},
-                                                      {32, 7168, 7, 1, 0, 0, 0},
-                                                      {128, 7168, 7, 1, 0, 0, 0},
-                                                      {1, 7168, 8, 1, 0, 0, 0},
-                                                      {128, 7168, 8, 1, 0, 0, 0}};
+    {2, 32, 0, 1, 1, 0, 0},
+    {3, 256, 1, 1, 0, 0, 0},
+    {2, 97, 3, 1, 0, 1, 0},
+    {2, 256, 8, 1, 0, 0, 0},
+    {1, 130, 9, 1, 0, 0, 0},
+    {1, 260, 17, 0, 0, 0, 0, SMALL},
+    {2, 64, 2, 1, 0, 0, 5},
+    {1, 1048, 8, 1, 1, 1, 0},
+    {2, 97, 3, 1, 0, 1, 0, WAY *GPU_MIX_BLOCK},
+    {1, 260, 17, 0, 0, 0, 0, SMALL + WAY *GPU_MIX_BLOCK},
+    {2, 64, 2, 1, 0, 0, 5, WAY *GPU_MIX_SPLIT_4},
+    {1, 1110, 9, 1, 0, 1, 0, WAY *GPU_MIX_SPLIT_2},
+    {1, 1030, 17, 1, 0, 0, 0, SMALL + WAY *GPU_MIX_SPLIT_8},
+    {9, 264, 7, 0, 0, 0, 0, SMALL + WAY *GPU_MIX_MANY},
+    {13, 1048, 8, 1, 0, 1, 0, WAY *GPU_MIX_MANY},
+    {6, 64, 0, 1, 1, 1, 0, WAY *GPU_MIX_MANY},
+};
+static const uint32_t mix_large[][CASE_PARAMETERS] = {
+    {1, 7168, 7, 1, 0, 0, 0},
+    {1, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_BLOCK},
+    {1, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_2},
+    {1, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_4},
+    {1, 7168, 7, 0, 0, 0, 0},
+    {32, 7168, 7, 1, 0, 0, 0},
+    {32, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_BLOCK},
+    {32, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_2},
+    {32, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_8},
+    {64, 7168, 7, 1, 0, 0, 0},
+    {128, 7168, 7, 1, 0, 0, 0},
+    {128, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_2},
+    {128, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_4},
+    {128, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_MANY},
+    {128, 7168, 7, 0, 0, 0, 0},
+    {128, 7168, 8, 1, 0, 0, 0},
+    {512, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_BLOCK},
+    {512, 7168, 7, 1, 0, 0, 0},
+    {4096, 7168, 7, 0, 0, 0, 0, WAY *GPU_MIX_SPLIT_2},
+    {4096, 7168, 7, 0, 0, 0, 0},
+    {4096, 7168, 7, 1, 0, 0, 0},
+};
 const struct gpu_case_kind case_mix_norm = {"mix_norm", make_mix, SHAPES(mix_small),
                                             SHAPES(mix_large)};

@@ -68,7 +68,7 @@ static void make_route(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
                                          .softmax = (uint8_t)p[5],
                                          .renormalize = !p[5],
                                          .scale = op.scale};
-    c->launch = gpu_launch_route(&c->record.route, shape);
+    c->launch = gpu_launch_route(&c->record.route);
     c->traffic = (double)rows * experts * 4 + (double)o->n * 8;
     c->worst = worst_route;
     c->own = o;
@@ -76,10 +76,13 @@ static void make_route(struct gpu_case *c, const uint32_t *p, struct gpu_shape s
              p[5] ? ", softmax" : "", p[3] > 1 ? ", groups" : "");
 }
 static const uint32_t route_small[][CASE_PARAMETERS] = {
-    {3, 6, 3, 1, 1, 0, 0},   {1, 1, 1, 1, 1, 0, 0},   {2, 24, 4, 4, 2, 0, 0},
-    {3, 97, 8, 1, 1, 1, 0},  {2, 70, 16, 1, 1, 0, 1}, {1, 256, 8, 8, 4, 0, 1},
-    {2, 896, 16, 1, 1, 0, 0}};
-static const uint32_t route_large[][CASE_PARAMETERS] = {
-    {1, 896, 16, 1, 1, 0, 0}, {32, 896, 16, 1, 1, 0, 0}, {128, 896, 16, 1, 1, 0, 0}};
+    {3, 6, 3, 1, 1, 0, 0},    {1, 1, 1, 1, 1, 0, 0},     {2, 24, 4, 4, 2, 0, 0},
+    {3, 97, 8, 1, 1, 1, 0},   {2, 70, 16, 1, 1, 0, 1},   {1, 256, 8, 8, 4, 0, 1},
+    {2, 896, 16, 1, 1, 0, 0}, {1, 1024, 32, 1, 1, 1, 0}, {3, 900, 31, 1, 1, 0, 1},
+    {2, 40, 32, 1, 1, 0, 1}};
+static const uint32_t route_large[][CASE_PARAMETERS] = {{1, 896, 16, 1, 1, 0, 0},
+                                                        {32, 896, 16, 1, 1, 0, 0},
+                                                        {128, 896, 16, 1, 1, 0, 0},
+                                                        {4096, 896, 16, 1, 1, 0, 0}};
 const struct gpu_case_kind case_route = {"route", make_route, SHAPES(route_small),
                                          SHAPES(route_large)};

@@ -32,7 +32,8 @@ const struct gpu_case_kind *const gpu_case_kinds[] = {
     &case_combine,        &case_mla_split,   &case_mla_merge,  &case_mla_write,
     &case_embed,          &case_glu,         &case_copy,       &case_mla_split_fp8,
     &case_mla_write_fp8,  &case_kda_prefill, &case_group,      &case_mla_gather,
-    &case_mla_gather_fp8, &case_mla_attend,  &case_kda_verify, &case_kda_verify_rounds};
+    &case_mla_gather_fp8, &case_mla_attend,  &case_kda_verify, &case_kda_verify_rounds,
+    &case_sample};
 const size_t gpu_n_case_kinds = sizeof gpu_case_kinds / sizeof *gpu_case_kinds;
 
 void *case_take(struct gpu_case *c, size_t bytes) {

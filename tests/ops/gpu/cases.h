@@ -23,6 +23,7 @@ union gpu_record {
     struct gpu_kda_step kda_step;
     struct gpu_kda_verify kda_verify;
     struct gpu_route route;
+    struct gpu_sample sample;
     struct gpu_experts experts;
     struct gpu_combine combine;
     struct gpu_mla_decode mla_decode;
@@ -72,7 +73,7 @@ extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_he
     case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
     case_mla_write, case_embed, case_glu, case_copy, case_mla_split_fp8, case_mla_write_fp8,
     case_kda_prefill, case_group, case_mla_gather, case_mla_gather_fp8, case_mla_attend,
-    case_kda_verify, case_kda_verify_rounds;
+    case_kda_verify, case_kda_verify_rounds, case_sample;
 extern const struct gpu_case_kind *const gpu_case_kinds[];
 extern const size_t gpu_n_case_kinds;
 

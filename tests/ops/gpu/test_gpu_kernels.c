@@ -20,8 +20,8 @@ static void launch(const struct gpu_case *c, int i, uint32_t wave, enum emu_orde
                            .blocks_x = g->blocks_x,
                            .blocks_y = g->blocks_y,
                            .threads = g->threads,
-                           .cluster = g->cluster,
                            .wave = wave,
+                           .cluster = g->cluster,
                            .shared_bytes = g->shared_bytes,
                            .order = order,
                            .seed = c->seed};
@@ -83,6 +83,15 @@ static void all_shapes_of_warpgroups(const struct gpu_case_kind *kind) {
         all_orders(kind, i,
                    (struct gpu_shape){.multiprocessors = 4, .wave = 32, .warpgroups = true});
 }
+/* And where few rows are given to clusters of blocks. */
+static void all_shapes_in_clusters(const struct gpu_case_kind *kind) {
+    all_shapes(kind);
+    for (size_t i = 0; i < kind->n_small; i++)
+        for (uint32_t wave = 32; wave <= 64; wave += 32)
+            all_orders(kind, i,
+                       (struct gpu_shape){
+                           .multiprocessors = 16, .wave = wave, .cluster = GPU_CLUSTER_MOST});
+}
 
 /* The same where a head may have several blocks: a small device and one that they do not fill. */
 static void all_shapes_of_clusters(const struct gpu_case_kind *kind) {
@@ -93,10 +102,10 @@ static void all_shapes_of_clusters(const struct gpu_case_kind *kind) {
 }
 
 static void norms_are_those_of_the_reference(void **state) {
-    all_shapes(&case_norm);
+    all_shapes_in_clusters(&case_norm);
 }
 static void residual_mixtures_are_those_of_the_reference(void **state) {
-    all_shapes(&case_mix_norm);
+    all_shapes_in_clusters(&case_mix_norm);
 }
 static void products_are_those_of_the_reference(void **state) {
     all_shapes(&case_linear);
@@ -123,10 +132,14 @@ static void routes_are_those_of_the_reference(void **state) {
     all_shapes(&case_route);
 }
 
+static void tokens_are_those_of_the_sampler(void **state) {
+    all_shapes_in_clusters(&case_sample);
+}
+
 static void experts_are_those_of_the_reference(void **state) {
     all_shapes(&case_experts_up);
     all_shapes(&case_experts_down);
-    all_shapes(&case_combine);
+    all_shapes_in_clusters(&case_combine);
     all_shapes(&case_group);
 }
 
@@ -159,9 +172,9 @@ static void gated_activations_are_those_of_the_reference(void **state) {
 static void shapes_that_no_kernel_takes_are_refused(void **state) {
     struct gpu_shape shape = {.multiprocessors = 132, .wave = 32};
     struct gpu_norm norm = {.cols = GPU_ROW_MOST + 1};
-    assert_int_equal(gpu_launch_norm(&norm, 1).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_norm(&norm, 1, shape).kernel, GPU_NO_KERNEL);
     struct gpu_mix_norm mix = {.cols = GPU_ROW_MOST + 1};
-    assert_int_equal(gpu_launch_mix_norm(&mix, 1).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_mix_norm(&mix, shape).kernel, GPU_NO_KERNEL);
     struct gpu_linear linear = {.n_parts = 1, .x_rows = 1, .part = {{.rows = 4, .cols = 12}}};
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     linear.part[0].cols = 16;
@@ -189,7 +202,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     prefill.taps = GPU_TAPS_MOST + 1;
     assert_int_equal(gpu_launch_kda_prefill_out(&prefill, 9, shape).kernel, GPU_NO_KERNEL);
     struct gpu_route route = {.rows = 1, .experts = GPU_EXPERTS_MOST + 1, .top_k = 1};
-    assert_int_equal(gpu_launch_route(&route, shape).kernel, GPU_NO_KERNEL);
+    assert_int_equal(gpu_launch_route(&route).kernel, GPU_NO_KERNEL);
     struct gpu_experts experts = {.slots = 1, .top_k = 1, .rows = 1, .cols = 48};
     assert_int_equal(gpu_launch_experts_up(&experts, shape).kernel, GPU_NO_KERNEL);
     experts.cols = 64;
@@ -274,6 +287,7 @@ int main(void) {
         cmocka_unit_test(verified_drafts_are_those_of_the_reference),
         cmocka_unit_test(delta_attention_of_many_rows_is_that_of_the_reference),
         cmocka_unit_test(routes_are_those_of_the_reference),
+        cmocka_unit_test(tokens_are_those_of_the_sampler),
         cmocka_unit_test(experts_are_those_of_the_reference),
         cmocka_unit_test(latent_attention_is_that_of_the_formula),
         cmocka_unit_test(expanded_attention_is_that_of_the_formula),

@@ -205,6 +205,111 @@ static void a_history_longer_than_the_room_is_expanded_in_pieces(void **state) {
     }
 }
 
+/* Rules of a row, and whether its logits must come here for them. */
+static const struct {
+    float temperature, top_p, min_p, repetition;
+    int32_t top_k, n_top;
+    uint32_t min_tokens;
+    bool bias, brought;
+} rules_of_row[] = {
+    {.temperature = 0, .top_p = 1, .n_top = -1},
+    {.temperature = 1, .top_p = 1, .n_top = -1},
+    {.temperature = 0.7f, .top_p = 1, .top_k = 5, .n_top = -1},
+    {.temperature = 1, .top_p = 0.9f, .n_top = -1},
+    {.temperature = 2, .top_p = 1, .min_p = 0.1f, .n_top = -1},
+    {.temperature = 1, .top_p = 1, .n_top = 2, .brought = true},
+    {.temperature = 1, .top_p = 1, .bias = true, .n_top = -1, .brought = true},
+    {.temperature = 0, .top_p = 1, .repetition = 1.5f, .n_top = -1, .brought = true},
+    {.temperature = 0, .top_p = 1, .min_tokens = 1, .n_top = -1, .brought = true},
+    {.temperature = 1, .top_p = 0.5f, .top_k = 200, .n_top = -1}, /* more than there are */
+};
+enum { RULES = sizeof rules_of_row / sizeof *rules_of_row };
+
+/* As a request of its own: a token in its answer is the one before the row's. */
+static void draw_by_rules(struct sample_state *s, uint32_t i, int32_t *output, uint8_t *seen) {
+    static const weir_bias bias = {3, 100};
+    static const int32_t end = 7;
+    *s = (struct sample_state){
+        .rules = {.temperature = rules_of_row[i].temperature,
+                  .top_p = rules_of_row[i].top_p,
+                  .min_p = rules_of_row[i].min_p,
+                  .top_k = rules_of_row[i].top_k,
+                  .repetition_penalty =
+                      rules_of_row[i].repetition > 0 ? rules_of_row[i].repetition : 1,
+                  .seed = 11,
+                  .stream = i,
+                  .min_tokens = rules_of_row[i].min_tokens,
+                  .end_ids = &end,
+                  .n_end_ids = 1,
+                  .bias = &bias,
+                  .n_bias = rules_of_row[i].bias},
+        .output = output,
+        .seen = rules_of_row[i].repetition > 0 ? seen : NULL,
+    };
+}
+
+/* Tokens of the device are those that the sampler draws of its logits; rows by rules that it does
+ * not know come here, and no others. */
+static void tokens_are_those_of_the_sampler(void **state) {
+    static const int32_t pages[] = {0, 1};
+    for (int v = 0; v < EMULATED_VENDORS; v++) {
+        struct rig g;
+        struct runner_options o = options_of(emulated_open(v), 1);
+        rig_open(&g, MODEL, &o);
+        const uint32_t vocab = g.m.vocab;
+        struct step_program *p = runner_program(g.r);
+        struct team *team = team_open(1);
+        int32_t ids[RULES], output[2][RULES];
+        rig_ids(ids, RULES, vocab, 3);
+        const struct batch_seq seq = {.rows = RULES, .pages = pages, .from = -1};
+        struct batch_logits want[RULES];
+        const struct batch b = {RULES, ids, 1, 0, &seq, RULES, want};
+        for (uint32_t i = 0; i < RULES; i++)
+            want[i] = (struct batch_logits){.row = i, .target = ids[i], .n_top = -1};
+        program_run(p, team, &b);
+        float *logits = test_malloc(RULES * vocab * sizeof *logits);
+        for (uint32_t i = 0; i < RULES; i++)
+            memcpy(logits + i * vocab, program_logits(p, i), vocab * sizeof *logits);
+        struct device_counts counts = program_device_counts(p);
+        assert_int_equal(counts.brought, RULES);
+        assert_int_equal(counts.drawn, 0);
+
+        struct sample_state there[RULES], here;
+        uint8_t *seen = test_calloc(3, vocab);
+        uint32_t brought = 0;
+        for (uint32_t i = 0; i < RULES; i++) {
+            draw_by_rules(&there[i], i, &output[0][i], seen + vocab);
+            want[i] =
+                (struct batch_logits){.row = i, .state = &there[i], .n_top = rules_of_row[i].n_top};
+            brought += rules_of_row[i].brought;
+        }
+        program_run(p, team, &b);
+        weir_error err;
+        if (program_failure(p, &err))
+            fail_msg("%s: %s", err.where, err.message);
+        counts = program_device_counts(p);
+        assert_int_equal(counts.brought, RULES + brought);
+        assert_int_equal(counts.drawn, RULES - brought);
+        void *scratch = aligned_alloc(64, (sample_scratch_bytes(vocab) + 63) / 64 * 64);
+        for (uint32_t i = 0; i < RULES; i++) {
+            struct sample_result r;
+            draw_by_rules(&here, i, &output[1][i], seen);
+            sample_draw(&here, logits + i * vocab, vocab, rules_of_row[i].n_top, scratch, &r);
+            const struct sample_result *got = &program_results(p)[i];
+            if (got->status != WEIR_OK || got->token.id != r.token.id ||
+                output[0][i] != r.token.id || there[i].n_output != 1 || there[i].n_steps != 1)
+                fail_msg("%s: rules %u: token %d, not %d", emulated_vendors[v].library, i,
+                         got->token.id, r.token.id);
+        }
+        free(scratch);
+        test_free(seen);
+        test_free(logits);
+        team_close(team);
+        rig_close(&g);
+        gpu_device_close(o.device);
+    }
+}
+
 static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
     struct gpu_device *d;
     weir_error err;
@@ -235,6 +340,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_keep_the_bound_of_bf16),
         cmocka_unit_test(a_graph_gives_the_bits_of_single_launches),
+        cmocka_unit_test(tokens_are_those_of_the_sampler),
         cmocka_unit_test(sequences_of_a_batch_do_not_touch_each_other),
         cmocka_unit_test(a_history_longer_than_the_room_is_expanded_in_pieces),
         cmocka_unit_test(what_a_device_cannot_do_is_said_when_it_is_opened),

@@ -61,11 +61,18 @@ GPU_FN uint32_t gpu_blocks_x(void) {
     return emu_here()->blocks_x;
 }
 
-#define GPU_CLUSTERS         1
-#define gpu_cluster_arrive() emu_cluster_arrive(__LINE__)
-#define gpu_cluster_wait()   emu_cluster_wait()
+#define GPU_CLUSTERS          1
+#define gpu_cluster_arrive()  emu_cluster_arrive(__LINE__)
+#define gpu_cluster_wait()    emu_cluster_wait()
+#define gpu_cluster_barrier() (emu_cluster_arrive(__LINE__), emu_cluster_wait())
 GPU_FN uint32_t gpu_cluster_rank(void) {
     return emu_here()->rank;
+}
+GPU_FN uint32_t gpu_cluster_blocks(void) {
+    return emu_here()->cluster;
+}
+GPU_FN void *gpu_shared_of(void *p, uint32_t rank) {
+    return emu_shared_of(p, rank, 1);
 }
 GPU_FN void gpu_cluster_store(float *p, uint32_t rank, float v) {
     memcpy(emu_shared_of(p, rank, sizeof v), &v, sizeof v);
@@ -98,6 +105,9 @@ GPU_FN float gpu_rsqrt(float x) {
 }
 GPU_FN float gpu_rcp(float x) {
     return 1.0f / x;
+}
+GPU_FN float gpu_add(float x, float y) {
+    return x + y;
 }
 GPU_FN uint32_t gpu_bf16_bits(float f) {
     uint32_t u = gpu_as_u32(f);

@@ -324,7 +324,8 @@ static void run_block(uint32_t x, uint32_t y, void *stacks) {
         struct fiber *f = &block->fiber[i];
         const uint32_t rank = i / l->threads;
         context_prepare(&f->context, stacks, i, begin_fiber);
-        f->place = (struct emu_place){i % l->threads, l->threads, x + rank, y, l->blocks_x, rank};
+        f->place = (struct emu_place){i % l->threads, l->threads, x + rank,     y,
+                                      l->blocks_x,    rank,       block->blocks};
         set_ready(i, true);
         f->n_copies = f->commits = 0;
         f->arrived = false;

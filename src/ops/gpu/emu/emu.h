@@ -31,7 +31,7 @@ struct emu_launch {
     emu_kernel *kernel;
     const void *record;
     uint32_t blocks_x, blocks_y;
-    uint32_t threads; /* of a block, a multiple of `wave`, at most EMU_MAX_THREADS */
+    uint32_t threads; /* of a block, a multiple of `wave` */
     uint32_t wave;    /* the kernel was compiled for */
     size_t shared_bytes;
     enum emu_order order;
@@ -39,7 +39,7 @@ struct emu_launch {
     uint32_t cluster; /* blocks in a row of x that run together, all their threads at most
                          EMU_MAX_THREADS; 0: each alone */
 };
-enum { EMU_MAX_THREADS = 1024 };
+enum { EMU_MAX_THREADS = 4096 };
 
 /* WEIR_OK, or WEIR_BAD_VALUE and what the kernel did wrong: the block it happened in is left as it
  * was, later ones have not run. WEIR_NO_MEMORY. One thread of this machine at a time. */

@@ -10,7 +10,7 @@
 
 struct emu_place {
     uint32_t thread, threads, block_x, block_y, blocks_x;
-    uint32_t rank; /* of the block in its cluster */
+    uint32_t rank, cluster; /* of the block in its cluster; how many blocks that has */
 };
 /* Where the running fiber is. */
 const struct emu_place *emu_here(void);

@@ -12,6 +12,7 @@
 enum {
     GROUP_THREADS = 256,
     GROUP_WAVES = GROUP_THREADS / GPU_WAVE,
+    GROUP_AHEAD = 8, /* choices that a lane asks for at once */
     MANY_THREADS = GPU_MANY_WAVES * GPU_WAVE,
     MANY_TILE = GPU_WAVE == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64,
     MANY_HIGH = MANY_TILE / TILE,
@@ -24,6 +25,16 @@ typedef struct gpu_many_shared_32 many_shared;
 typedef struct gpu_many_shared_64 many_shared;
 #endif
 
+/* A lane's choices from number i on, asked for at once; nobody's where there are none. */
+GPU_FN void group_ids(const struct gpu_group *a, uint32_t from, uint32_t i, uint32_t share,
+                      uint32_t *id) {
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GROUP_AHEAD; j++) {
+        const uint32_t at = from + (i + j) * GPU_WAVE;
+        id[j] = i + j < share && at < a->slots ? (uint32_t)a->ids[at] : 0xFFFFFFFFu;
+    }
+}
+
 /* Every block reads all choices: those of its experts and, for where they begin, how many are of
  * experts before. A wave has a share of the choices, so that those of an expert stay in order. */
 GPU_KERNEL(weir_group, gpu_group, GROUP_THREADS, 2) {
@@ -31,19 +42,21 @@ GPU_KERNEL(weir_group, gpu_group, GROUP_THREADS, 2) {
     const uint32_t first = gpu_block_x() * GPU_GROUP_EXPERTS;
     const uint32_t share = (a.slots + GROUP_THREADS - 1) / GROUP_THREADS;
     const uint32_t from = gpu_wave() * share * GPU_WAVE + gpu_lane();
-    uint32_t count[GPU_GROUP_EXPERTS + 1], start[GPU_GROUP_EXPERTS];
+    uint32_t id[GROUP_AHEAD], count[GPU_GROUP_EXPERTS + 1], start[GPU_GROUP_EXPERTS];
     gpu_wait_previous();
     gpu_launch_next();
     GPU_UNROLL
     for (uint32_t k = 0; k <= GPU_GROUP_EXPERTS; k++)
         count[k] = 0;
-    for (uint32_t i = 0; i < share; i++) {
-        const uint32_t at = from + i * GPU_WAVE;
-        const uint32_t id = at < a.slots ? (uint32_t)a.ids[at] : 0xFFFFFFFFu;
+    for (uint32_t i = 0; i < share; i += GROUP_AHEAD) {
+        group_ids(&a, from, i, share, id);
         GPU_UNROLL
-        for (uint32_t k = 0; k < GPU_GROUP_EXPERTS; k++)
-            count[k] += id == first + k ? 1 : 0;
-        count[GPU_GROUP_EXPERTS] += id < first ? 1 : 0;
+        for (uint32_t j = 0; j < GROUP_AHEAD; j++) {
+            GPU_UNROLL
+            for (uint32_t k = 0; k < GPU_GROUP_EXPERTS; k++)
+                count[k] += id[j] == first + k ? 1 : 0;
+            count[GPU_GROUP_EXPERTS] += id[j] < first ? 1 : 0;
+        }
     }
     GPU_UNROLL
     for (uint32_t k = 0; k <= GPU_GROUP_EXPERTS; k++) {
@@ -67,17 +80,22 @@ GPU_KERNEL(weir_group, gpu_group, GROUP_THREADS, 2) {
     }
     if (gpu_thread() == 0 && first + GPU_GROUP_EXPERTS >= a.experts)
         a.offsets[a.experts] = begin;
-    for (uint32_t i = 0; i < share; i++) {
-        const uint32_t at = from + i * GPU_WAVE;
-        const uint32_t k_mine = (at < a.slots ? (uint32_t)a.ids[at] : 0xFFFFFFFFu) - first;
-        if (!gpu_ballot(k_mine < GPU_GROUP_EXPERTS))
-            continue; /* the same for the whole wave */
+    for (uint32_t i = 0; i < share; i += GROUP_AHEAD) {
+        if (share > GROUP_AHEAD) /* else they are there still */
+            group_ids(&a, from, i, share, id);
         GPU_UNROLL
-        for (uint32_t k = 0; k < GPU_GROUP_EXPERTS; k++) {
-            const gpu_mask all = gpu_ballot(k_mine == k);
-            if (k_mine == k)
-                a.order[start[k] + gpu_popcount(all & (((gpu_mask)1 << gpu_lane()) - 1))] = at;
-            start[k] += gpu_popcount(all);
+        for (uint32_t j = 0; j < GROUP_AHEAD; j++) {
+            const uint32_t k_mine = id[j] - first;
+            if (!gpu_ballot(k_mine < GPU_GROUP_EXPERTS))
+                continue; /* the same for the whole wave */
+            GPU_UNROLL
+            for (uint32_t k = 0; k < GPU_GROUP_EXPERTS; k++) {
+                const gpu_mask all = gpu_ballot(k_mine == k);
+                if (k_mine == k)
+                    a.order[start[k] + gpu_popcount(all & (((gpu_mask)1 << gpu_lane()) - 1))] =
+                        from + (i + j) * GPU_WAVE;
+                start[k] += gpu_popcount(all);
+            }
         }
     }
 }

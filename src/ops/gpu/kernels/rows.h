@@ -18,6 +18,20 @@ GPU_FN struct gpu_u4 load_f32x4(const float *p, uint32_t i, uint32_t n) {
         v.z = gpu_as_u32(p[i + 2]);
     return v;
 }
+/* Eight of them, widened; one branch where none is missing. */
+GPU_FN void widen_f32x4(float *f, struct gpu_u4 v);
+GPU_FN void load_f32x8(float *f, const float *p, uint32_t i, uint32_t n) {
+    struct gpu_u4 lo = {0, 0, 0, 0}, hi = {0, 0, 0, 0};
+    if (i + 8 <= n) {
+        lo = gpu_load16(p + i);
+        hi = gpu_load16(p + i + 4);
+    } else if (i < n) {
+        lo = load_f32x4(p, i, n);
+        hi = load_f32x4(p, i + 4, n);
+    }
+    widen_f32x4(f, lo);
+    widen_f32x4(f + 4, hi);
+}
 /* The same of eight BF16. */
 GPU_FN struct gpu_u4 load_bf16x8(const uint16_t *p, uint32_t i, uint32_t n) {
     if (i + 8 <= n)
