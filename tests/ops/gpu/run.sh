@@ -23,7 +23,6 @@ check() { # check WHAT COMMAND...
 # Bytes of registers that a kernel may spill on NVIDIA.
 allowed_spill() {
     case $1 in
-    weir_mix_norm) echo 24 ;; # a row in the registers of one block
     weir_sample) echo 4 ;;
     weir_gemv_4) echo 16 ;;
     weir_gemm_192) echo 120 ;; # only for devices without products of warpgroups

@@ -271,7 +271,7 @@ GPU_KERNEL(weir_mix_norm_split, gpu_mix_norm, MIX_THREADS, 1) {
     mix_norm(&a, s, 1);
 }
 
-#ifdef GPU_CLUSTERS /* and as much shared memory as their devices have */
+#if GPU_CLUSTERS /* and as much shared memory as their devices have */
 /* Rows one after another, a block on every multiprocessor: while one is in registers the next
  * comes into shared memory, where each thread has its own columns and nobody else's, so that it
  * waits for no other. Columns are a multiple of 8, sources fit into registers, no gather.
