@@ -205,11 +205,12 @@ static const struct command_section tune_sections[] = {
      "asked for ahead, by default 4k), dots (dot products where matrix tiles are the default). Of "
      "latent attention: fixed, tasks-1 and tasks-8 (pieces of histories for each member, by "
      "default 4). Of KDA: fixed, chunks and tokens (the form of prompts of few rows).\n\n"
-     "On a device, of products: split-1 to split-8 (waves that share rows of the weight, up to 4 "
+     "On a device, of products: split-1 to split-8 (waves that share rows of the weight, 1 or 2 "
      "rows), "
      "narrow and wide (rows of the weight of a block, up to 64), tiles-128, tiles-192 and "
      "warpgroups "
-     "(beyond); of experts: choices, grouped and tiles (what a block works on).\n\n"
+     "(beyond); of experts: streams (waves through all chosen ones) and tiles (of one's "
+     "choices).\n\n"
      "All but those, dots, chunks and tokens give the same bits as the default; they round "
      "differently, within the bounds of their column. The exact column has no variants."},
     {"JSON",

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "ops/gpu/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,28 +162,26 @@ weir_status device_copy_keys(struct device_memory *m, const struct op_mla *a, we
     return copy_made(m, address, made, n, err);
 }
 
-size_t device_expert_bytes(const struct weight *w) {
-    return (size_t)w->rows * (w->dtype == DTYPE_MXFP4 ? w->cols / 2 : w->cols * 2);
-}
-size_t device_scale_bytes(const struct weight *w) {
-    return w->dtype == DTYPE_MXFP4 ? (size_t)w->rows * (w->cols / 32) : 0;
-}
-
-weir_status device_copy_experts(struct device_memory *m, const struct weight *w, uint32_t n,
-                                weir_error *err) {
-    const size_t bytes = device_expert_bytes(w), scales = device_scale_bytes(w);
+weir_status device_copy_experts(struct device_memory *m, const struct weight *w,
+                                const struct weight *other, uint32_t n, weir_error *err) {
     if (w->dtype != DTYPE_MXFP4 && w->dtype != DTYPE_BF16)
         return weir_fail(err, WEIR_UNSUPPORTED, "weights",
                          "experts are stored neither as mxfp4 nor as bf16, which is what devices "
                          "take");
-    uint64_t codes_at, scales_at = 0;
-    weir_status st = enter(m, w[0].data, DEVICE_EXPERTS, n * bytes, &codes_at, err);
-    if (!st && scales)
-        st = enter(m, w[0].data, DEVICE_SCALES, n * scales, &scales_at, err);
+    const size_t bytes = gpu_pack_bytes(w, other != NULL);
+    uint64_t address;
+    weir_status st = enter(m, w[0].data, DEVICE_EXPERTS, n * bytes, &address, err);
+    if (st)
+        return st;
+    uint8_t *made = malloc(bytes);
+    if (!made)
+        return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for an expert");
     for (uint32_t e = 0; e < n && !st; e++) {
-        st = gpu_copy_in(m->device, codes_at + e * bytes, w[e].data, bytes, err);
-        if (!st && scales)
-            st = gpu_copy_in(m->device, scales_at + e * scales, w[e].scale, scales, err);
+        gpu_pack(made, &w[e], other ? &other[e] : NULL);
+        st = gpu_copy_in(m->device, address + e * bytes, made, bytes, err);
+        if (!st)
+            st = gpu_wait(m->device, err); /* the copy may still be reading */
     }
+    free(made);
     return st;
 }

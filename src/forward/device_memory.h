@@ -11,8 +11,7 @@ enum device_form {
     DEVICE_PLAIN,   /* as here */
     DEVICE_BF16,    /* f32 here */
     DEVICE_KEYS,    /* the key half of kv_b: per head [latent][nope] */
-    DEVICE_EXPERTS, /* the matrices of all experts of a layer, one behind the other */
-    DEVICE_SCALES,  /* and their scales */
+    DEVICE_EXPERTS, /* w1 and w3, or w2, of all experts of a layer, as ops/gpu/pack.h says */
 };
 
 struct device_memory {
@@ -32,15 +31,12 @@ weir_status device_take(struct device_memory *m, size_t bytes, uint64_t *address
 /* Where `host` lies in this form; 0: nowhere. */
 uint64_t device_find(const struct device_memory *m, const void *host, enum device_form form);
 /* Copies: bytes as they are; a BF16 or f32 matrix as BF16; the key half of a BF16 kv_b of so many
- * heads; the codes, or the rows, of n experts and their scales. */
+ * heads; the matrices of n experts, found by the first of `w` (`other`: w3 of theirs, or NULL). */
 weir_status device_copy_plain(struct device_memory *m, const void *host, size_t bytes,
                               weir_error *err);
 weir_status device_copy_matrix(struct device_memory *m, const struct weight *w, weir_error *err);
 weir_status device_copy_keys(struct device_memory *m, const struct op_mla *a, weir_error *err);
-weir_status device_copy_experts(struct device_memory *m, const struct weight *w, uint32_t n,
-                                weir_error *err);
-/* Bytes from one expert's matrix to the next on the device, and from scales to scales. */
-size_t device_expert_bytes(const struct weight *w);
-size_t device_scale_bytes(const struct weight *w);
+weir_status device_copy_experts(struct device_memory *m, const struct weight *w,
+                                const struct weight *other, uint32_t n, weir_error *err);
 
 #endif

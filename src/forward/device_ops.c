@@ -4,6 +4,7 @@
  * there BF16. */
 #include "forward/device_inside.h"
 
+#include "ops/gpu/pack.h"
 #include "ops/kv.h"
 
 /* --------------------------------------------------------------------------- addresses */
@@ -57,13 +58,12 @@ static const uint16_t *keys(struct device_program *p, const struct op_mla *a) {
     return at_address(at);
 }
 
-/* Matrices of a layer's experts and their scales (NULL where there are none). */
-static const uint8_t *experts(struct device_program *p, const struct weight *w, uint32_t n,
-                              const uint8_t **scales) {
+/* Matrices of a layer's experts; `other`: w3, or NULL. */
+static const uint8_t *experts(struct device_program *p, const struct weight *w,
+                              const struct weight *other, uint32_t n) {
     uint64_t at = device_find(&p->memory, w[0].data, DEVICE_EXPERTS);
-    if (!at && !failed(p, device_copy_experts(&p->memory, w, n, p->err)))
+    if (!at && !failed(p, device_copy_experts(&p->memory, w, other, n, p->err)))
         at = device_find(&p->memory, w[0].data, DEVICE_EXPERTS);
-    *scales = at_address(device_find(&p->memory, w[0].data, DEVICE_SCALES));
     return at_address(at);
 }
 
@@ -554,22 +554,21 @@ static void route(struct device_program *p, const struct op *op, const struct ba
 }
 
 /* Both operations of a layer go by the way of the first, which groups the choices for both. */
-static struct gpu_experts_plan plan_experts(const struct device_program *p, uint32_t i,
-                                            uint32_t rows) {
+static bool many_choices(const struct device_program *p, uint32_t i, uint32_t rows) {
     const struct op_experts *a = &p->ops[i].u.experts;
     while (p->ops[i].kind != OP_EXPERTS_UP)
         i--;
-    return gpu_experts_plan((uint64_t)rows * a->top_k, a->experts,
+    return gpu_experts_many((uint64_t)rows * a->top_k, a->experts,
                             (enum gpu_way)p->ops[i].variant[row_class_of(rows)]);
 }
 
 static struct gpu_experts experts_record(struct device_program *p, const struct op_experts *a,
-                                         const struct weight *w, uint32_t rows,
-                                         struct gpu_experts_plan plan) {
+                                         const struct weight *w, const struct weight *other,
+                                         uint32_t rows) {
     struct gpu_experts r = {
+        .w = experts(p, w, other, a->experts),
         .ids = at_address(place_of(p, a->ids)),
-        .codes_stride = device_expert_bytes(w),
-        .scales_stride = device_scale_bytes(w),
+        .w_stride = gpu_pack_bytes(w, other != NULL),
         .slots = rows * a->top_k,
         .top_k = a->top_k,
         .rows = w->rows,
@@ -578,26 +577,23 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
         .beta = a->act.beta,
         .linear_beta = a->act.linear_beta,
         .bf16 = w->dtype == DTYPE_BF16,
-        .grouped = plan.grouped,
         .offsets = at_address(p->offsets),
         .order = at_address(p->order),
         .experts = a->experts,
     };
-    r.codes[0] = experts(p, w, a->experts, &r.scales[0]);
     return r;
 }
 
 static void experts_up(struct device_program *p, uint32_t i, const struct batch *b) {
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
-    const struct gpu_experts_plan plan = plan_experts(p, i, b->n_rows);
-    struct gpu_experts r = experts_record(p, a, a->w1, b->n_rows, plan);
-    r.codes[1] = experts(p, a->w3, a->experts, &r.scales[1]);
+    const bool many = many_choices(p, i, b->n_rows);
+    struct gpu_experts r = experts_record(p, a, a->w1, a->w3, b->n_rows);
     r.x = half(p, a->z, 0);
     r.x_stride = a->z.stride * 2;
     r.h = half(p, a->h, 0);
     r.out_stride = a->h.stride * 2;
-    if (r.grouped) {
+    if (many) {
         const struct gpu_group group = {.ids = r.ids,
                                         .offsets = at_address(p->offsets),
                                         .order = at_address(p->order),
@@ -606,8 +602,8 @@ static void experts_up(struct device_program *p, uint32_t i, const struct batch 
         device_launch(p, op, gpu_launch_group(&group), &group, true);
     }
     device_launch(p, op,
-                  plan.many ? gpu_launch_experts_up_many(&r, p->shape)
-                            : gpu_launch_experts_up(&r, p->shape),
+                  many ? gpu_launch_experts_up_many(&r, p->shape)
+                       : gpu_launch_experts_up(&r, p->shape),
                   &r, true);
 }
 
@@ -616,15 +612,15 @@ static void experts_down(struct device_program *p, uint32_t i, const struct batc
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
     const struct op_norm *norm = fused_norm(p, i);
-    const struct gpu_experts_plan plan = plan_experts(p, i, b->n_rows);
-    struct gpu_experts r = experts_record(p, a, a->w2, b->n_rows, plan);
+    const bool many = many_choices(p, i, b->n_rows);
+    struct gpu_experts r = experts_record(p, a, a->w2, NULL, b->n_rows);
     r.x = half(p, a->h, 0);
     r.x_stride = a->h.stride * 2;
     r.each = full(p, a->each, 0);
     r.out_stride = a->each.stride;
     device_launch(p, op,
-                  plan.many ? gpu_launch_experts_down_many(&r, p->shape)
-                            : gpu_launch_experts_down(&r, p->shape),
+                  many ? gpu_launch_experts_down_many(&r, p->shape)
+                       : gpu_launch_experts_down(&r, p->shape),
                   &r, true);
     struct gpu_combine sum = {
         .each = full(p, a->each, 0),

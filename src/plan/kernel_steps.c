@@ -34,10 +34,10 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     const uint32_t waves = g.threads / l->machine->shape.wave;
     switch (g.kernel) {
     case GPU_weir_gemv_1:
+    case GPU_weir_gemv_1_more:
     case GPU_weir_gemv_2:
-    case GPU_weir_gemv_4:
         kernel_list_add(l, name, launches, g,
-                        "1 to 4 rows: 2 rows of W at a time without tiles, %u of %u waves on each: "
+                        "1 or 2 rows: 4 rows of W at a time without tiles, %u of %u waves on each: "
                         "as few as let all workgroups be there at once, or all",
                         a.split, waves);
         break;
@@ -46,17 +46,17 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_32:
     case GPU_weir_skinny_64:
         kernel_list_add(l, name, launches, g,
-                        "5 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
+                        "3 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
                         "columns: larger ones leave units idle");
         break;
+    case GPU_weir_skinny_8_two:
     case GPU_weir_skinny_8_wide:
     case GPU_weir_skinny_16_wide:
     case GPU_weir_skinny_32_wide:
     case GPU_weir_skinny_64_wide:
-        kernel_list_add(
-            l, name, launches, g,
-            "5 to 64 rows: three or four tiles of 16 rows of W a workgroup, whose waves "
-            "share the columns: x is read once for all");
+        kernel_list_add(l, name, launches, g,
+                        "3 to 64 rows: two to four tiles of 16 rows of W a workgroup, whose waves "
+                        "share the columns: x is read once for all");
         break;
     case GPU_weir_gemm_128:
     case GPU_weir_gemm_192:
@@ -397,7 +397,6 @@ static void experts(struct kernel_list *l, uint32_t layers) {
                                    .top_k = m->top_k,
                                    .rows = inter,
                                    .cols = width,
-                                   .grouped = gpu_experts_grouped(l->rows * m->top_k, m->experts),
                                    .experts = m->experts,
                                    .bf16 = !m->mxfp4_experts};
     struct gpu_experts down = up;
@@ -405,18 +404,20 @@ static void experts(struct kernel_list *l, uint32_t layers) {
     down.cols = inter;
     const struct gpu_combine sum = {.top_k = m->top_k, .cols = width};
     const struct gpu_group group = {.slots = up.slots, .experts = up.experts};
-    if (up.grouped)
+    const bool many = gpu_experts_many(up.slots, m->experts, GPU_WAY_RULE);
+    if (many)
         kernel_list_add(l, "experts_group", layers, gpu_launch_group(&group),
                         "%u choices of %u experts are worth sorting", up.slots, up.experts);
-    if (gpu_experts_many(up.slots, m->experts)) {
+    if (many) {
         experts_many(l, layers, &up, &down);
     } else {
         kernel_list_add(l, "experts_up", layers, gpu_launch_experts_up(&up, l->machine->shape),
-                        "a workgroup 16 rows of an expert%s",
-                        up.grouped ? "" : " and choice; the first of an expert's choices does all");
-        kernel_list_add(
-            l, "experts_down", layers, gpu_launch_experts_down(&down, l->machine->shape),
-            "a workgroup 32 rows a wave of an expert%s", up.grouped ? "" : " and choice");
+                        up.slots == up.top_k
+                            ? "a workgroup 16 rows of an expert, its waves share the columns"
+                            : "waves share the rows of all chosen experts");
+        kernel_list_add(l, "experts_down", layers,
+                        gpu_launch_experts_down(&down, l->machine->shape),
+                        "waves share the rows of all chosen experts");
     }
     kernel_list_add(l, "experts_combine", layers,
                     gpu_launch_combine(&sum, l->rows, l->machine->shape), "a workgroup a row%s",

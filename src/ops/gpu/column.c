@@ -23,14 +23,13 @@ static uint32_t variants(const struct op *op, enum row_class rows,
                                 many[] = {{"tiles-128", GPU_WAY_TILES_128, false},
                                           {"tiles-192", GPU_WAY_TILES_192, false},
                                           {"warpgroups", GPU_WAY_WARPGROUPS, false}},
-                                experts[] = {{"choices", GPU_WAY_CHOICES, false},
-                                             {"grouped", GPU_WAY_GROUPED, false},
+                                experts[] = {{"streams", GPU_WAY_STREAMS, false},
                                              {"tiles", GPU_WAY_TILES, false}};
     const struct variant *list = op->kind == OP_EXPERTS_UP ? experts
-                                 : rows <= ROWS_4          ? few
+                                 : rows <= ROWS_2          ? few
                                  : rows <= ROWS_64         ? some
                                                            : many;
-    const uint32_t n = list == few ? 4 : list == some ? 2 : 3;
+    const uint32_t n = list == few ? 4 : list == many ? 3 : 2;
     if (op->kind != OP_LINEAR && op->kind != OP_EXPERTS_UP)
         return 0;
     memcpy(out, list, n * sizeof *list);

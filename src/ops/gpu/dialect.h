@@ -29,6 +29,7 @@
  * no other meeting, what is between waves needs gpu_barrier().
  *   gpu_shuffle_xor(v, mask) gpu_shuffle(v, lane)       and _u32 of both
  *   gpu_ballot(bool)              gpu_mask, bit i from lane i; gpu_popcount(mask) counts its bits
+ *   gpu_wave_meet()               what lanes wrote or copied to shared memory is there for all
  *   gpu_max_u32(v) gpu_min_u32(v) over the wave
  *   gpu_sum16(v)                  over aligned groups of 16 lanes; every lane gets it
  *   gpu_mma16(acc, a, b)          acc += A B^T of 16 x 32 by 16 x 32 bf16 (see below)
@@ -44,13 +45,11 @@
  * memory behind the thread's back, zeros if not `there`. wait: all but the last n commits have
  * arrived, for this thread; for others behind the next barrier.
  *   gpu_prefetch(p)                                     the 128 bytes around p may be needed soon
- *   gpu_atomic_add(p, n)                                global memory, returns what was there
+ *   gpu_atomic_add(p, n)                                returns what was there
  * gpu_fence() before it makes this thread's writes visible to whoever sees the new value.
  *   gpu_wait_previous() gpu_launch_next()   where the launch allowed the next kernel to begin
  * early: nothing that the kernel directly before wrote may be read above gpu_wait_previous(). What
  * an earlier one wrote is there, since every kernel lets the next begin behind its own wait.
- *
- * gpu_two_shifts(v, i, j)   v << i | v << j, for constants, where no bits of the two meet
  *
  * Numbers: gpu_fma(a, b, c) is a * b + c rounded once, gpu_mul(a, b) a product that no compiler
  * contracts with a sum: what two kernels compute with these alone has the same bits.

@@ -140,13 +140,9 @@ GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     return __byte_perm(w, 0, upper ? 0x3424 : 0x1404);
 }
 
-/* One multiplication: shifts and ands have a pipe of half the width, which unpacking fills. */
-GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
-    uint32_t both;
-    asm("mul.lo.u32 %0, %1, %2;" : "=r"(both) : "r"(v), "r"(1u << by | 1u << or_by));
-    return both;
+GPU_FN void gpu_wave_meet(void) {
+    __syncwarp();
 }
-
 GPU_FN float gpu_shuffle_xor(float v, uint32_t mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, (int)mask);
 }
@@ -247,12 +243,13 @@ GPU_FN void gpu_mma_half(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32
 /* The instruction wants k = 2t, 2t+1, 2t+8, 2t+9 of lane t of four; a sum does not care in which
  * order its terms are named, so that each takes eight contiguous ones in two instructions. */
 GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
+    const gpu_u4 x = a->row[0], y = a->row[1];
     GPU_UNROLL
-    for (int half = 0; half < 2; half++) {
-        const gpu_u4 x = a->row[0], y = a->row[1], z = b->row[half];
-        gpu_mma_half(c->at + 4 * half, x.x, y.x, x.y, y.y, z.x, z.y);
-        gpu_mma_half(c->at + 4 * half, x.z, y.z, x.w, y.w, z.z, z.w);
-    }
+    for (int half = 0; half < 2; half++)
+        gpu_mma_half(c->at + 4 * half, x.x, y.x, x.y, y.y, b->row[half].x, b->row[half].y);
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) /* a product does not wait for the one just begun */
+        gpu_mma_half(c->at + 4 * half, x.z, y.z, x.w, y.w, b->row[half].z, b->row[half].w);
 }
 GPU_FN void gpu_mma_few(float *c, const gpu_strips *a, gpu_u4 b) {
     const gpu_u4 x = a->row[0], y = a->row[1];

@@ -95,15 +95,16 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
 }
-GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
-    return v << by | v << or_by;
-}
-
 GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     w = upper ? w >> 16 : w;
     return (w & 0xFFu) << 8 | (w & 0xFF00u) << 16;
 }
 
+GPU_FN void gpu_wave_meet(void) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
 GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, uint32_t lane) {
     return (uint32_t)__builtin_amdgcn_ds_bpermute((int)(lane * 4), (int)v);
 }

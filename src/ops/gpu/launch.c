@@ -130,8 +130,8 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape,
                                                 : sizeof(struct gpu_gemm_128_shared_64)};
 }
 
-/* The narrow kernel keeps more blocks on a multiprocessor, the wide one reads x less often: it is
- * taken where its blocks reach most multiprocessors. */
+/* Blocks of many tiles read x less often, those of few leave multiprocessors less unequal work: the
+ * kernel by which the fullest one reads the least. */
 static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
 #define SKINNY_KERNEL(NAME, TILES, ROWS, BLOCKS, STAGES)                                           \
     {GPU_weir_##NAME,                                                                              \
@@ -146,14 +146,18 @@ static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape,
     enum { THREADS = 256, TILE = 16, N = sizeof skinny / sizeof *skinny };
     const uint32_t steps = a->steps ? a->steps : 1;
     uint32_t take = N;
+    uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < N; i++) {
         const uint32_t blocks = blocks_of(a, skinny[i].tiles * TILE) * steps;
-        if (a->x_rows > skinny[i].rows || (take < N && skinny[i].rows > skinny[take].rows))
+        uint64_t rows = (uint64_t)gpu_divide_up(blocks, shape.multiprocessors) *
+                        (skinny[i].tiles * TILE + skinny[i].rows);
+        if (way == GPU_WAY_NARROW || way == GPU_WAY_WIDE)
+            rows = way == GPU_WAY_NARROW ? skinny[i].tiles : TILE - skinny[i].tiles;
+        if (a->x_rows > skinny[i].rows || (take < N && skinny[i].rows > skinny[take].rows) ||
+            rows >= least)
             continue;
-        const bool wide = way == GPU_WAY_WIDE ||
-                          (way != GPU_WAY_NARROW && 4 * blocks >= 3 * shape.multiprocessors);
-        if (take == N || wide)
-            take = i;
+        take = i;
+        least = rows;
     }
     a->split = THREADS / shape.wave;
     const uint32_t blocks = blocks_of(a, skinny[take].tiles * TILE);
@@ -162,40 +166,50 @@ static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape,
 }
 
 /* As few waves for a group of rows as let all blocks be there at the same time: each must sum up at
- * the end, and blocks that come later begin with nothing on its way. `a->split` is left alone where
- * it is set. */
+ * the end, and blocks that come later begin with nothing on its way. More of them are there at a
+ * time if each has less on its way. `a->split` is left alone where it is set. */
 static struct gpu_launch few_rows(struct gpu_linear *a, struct gpu_shape shape) {
     enum {
         THREADS = 256,
-        ROWS = 2,
+        ROWS = GPU_GEMV_ROWS,
         RESIDENT = 3,
-        BEGINNING = 256 /* as long as so many columns */
+        BEGINNING = 256, /* as long as so many columns */
     };
     const uint32_t waves = THREADS / shape.wave, steps = a->steps ? a->steps : 1;
+    const bool narrow = shape.wave == 32;
     uint64_t least = UINT64_MAX;
-    uint32_t best = 1, cols = 0;
+    uint32_t best = 1, more = 0, cols = 0;
     for (uint32_t p = 0; p < a->n_parts; p++) {
         const uint32_t both = a->part[p].cols + (a->part[p].w2 ? a->part[p].cols2 : 0);
         cols = both > cols ? both : cols;
     }
-    for (uint32_t split = 1; split <= waves; split *= 2) {
-        const uint32_t blocks = blocks_of(a, waves / split * ROWS) * steps;
-        const uint64_t rounds = gpu_divide_up(blocks, RESIDENT * shape.multiprocessors);
-        const uint64_t time = rounds * (gpu_divide_up(cols, split) + BEGINNING);
-        if (time < least) {
-            least = time;
-            best = split;
+    for (uint32_t with = 0; with < (a->x_rows == 1 ? 2u : 1u); with++)
+        for (uint32_t split = a->split ? a->split : 1; split <= waves; split *= 2) {
+            if (waves % split)
+                return none;
+            const uint32_t blocks = blocks_of(a, waves / split * ROWS) * steps;
+            const uint32_t rounds =
+                gpu_divide_up(blocks, (RESIDENT + with) * shape.multiprocessors);
+            const uint64_t time = (uint64_t)rounds * (gpu_divide_up(cols, split) + BEGINNING);
+            if (time < least) {
+                least = time;
+                best = split;
+                more = with;
+            }
+            if (a->split)
+                break;
         }
-    }
-    if (!a->split)
-        a->split = best;
-    if (a->split > waves || waves % a->split)
+    if (least == UINT64_MAX)
         return none;
-    return (struct gpu_launch){a->x_rows == 1   ? GPU_weir_gemv_1
-                               : a->x_rows == 2 ? GPU_weir_gemv_2
-                                                : GPU_weir_gemv_4,
-                               blocks_of(a, waves / a->split * ROWS), steps, THREADS,
-                               sizeof(struct gpu_gemv_shared)};
+    a->split = best;
+    const uint32_t blocks = blocks_of(a, waves / best * ROWS);
+    if (more)
+        return (struct gpu_launch){GPU_weir_gemv_1_more, blocks, steps, THREADS,
+                                   narrow ? sizeof(struct gpu_gemv_more_shared_32)
+                                          : sizeof(struct gpu_gemv_more_shared_64)};
+    return (struct gpu_launch){
+        a->x_rows == 1 ? GPU_weir_gemv_1 : GPU_weir_gemv_2, blocks, steps, THREADS,
+        narrow ? sizeof(struct gpu_gemv_shared_32) : sizeof(struct gpu_gemv_shared_64)};
 }
 
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
@@ -204,7 +218,7 @@ struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape
 
 struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape shape,
                                        enum gpu_way way) {
-    enum { GEMV_MOST = 4, WAVES = 8 };
+    enum { GEMV_MOST = 2 /* measured: tiles take less time for three */, WAVES = 8 };
     if (a->n_parts > GPU_PARTS || a->steps > BLOCKS_Y_MOST)
         return none;
     for (uint32_t p = 0; p < a->n_parts; p++)
@@ -285,53 +299,42 @@ struct gpu_launch gpu_launch_route(const struct gpu_route *a) {
                                sizeof(struct gpu_route_shared)};
 }
 
-bool gpu_experts_many(uint64_t slots, uint32_t experts) {
-    enum { WORTH_TILES = 4 }; /* choices an expert; not measured */
-    return slots >= (uint64_t)WORTH_TILES * experts;
-}
-bool gpu_experts_grouped(uint64_t slots, uint32_t experts) {
-    return slots > GPU_SCANNED_SLOTS || gpu_experts_many(slots, experts);
-}
-
-struct gpu_experts_plan gpu_experts_plan(uint64_t slots, uint32_t experts, enum gpu_way way) {
-    struct gpu_experts_plan p = {gpu_experts_grouped(slots, experts),
-                                 gpu_experts_many(slots, experts)};
-    if (way == GPU_WAY_CHOICES && slots <= GPU_SCANNED_SLOTS)
-        p = (struct gpu_experts_plan){false, false};
-    if (way == GPU_WAY_GROUPED || way == GPU_WAY_TILES)
-        p = (struct gpu_experts_plan){true, way == GPU_WAY_TILES};
-    return p;
+bool gpu_experts_many(uint64_t slots, uint32_t experts, enum gpu_way way) {
+    enum { WORTH_TILES = 8 }; /* choices an expert */
+    if (way == GPU_WAY_TILES || slots > GPU_EXPERT_SLOTS)
+        return true;
+    return way != GPU_WAY_STREAMS && slots >= (uint64_t)WORTH_TILES * experts;
 }
 
 static bool experts_fit(const struct gpu_experts *a) {
-    return a->cols % (a->bf16 ? 8 : 32) == 0 && (uint64_t)a->rows * a->cols < 1u << 31 &&
-           (!a->bf16 || a->codes_stride % 16 == 0) && a->slots && a->top_k &&
+    return a->cols % (a->bf16 ? 8 : 32) == 0 && a->w_stride % 16 == 0 && a->slots && a->top_k &&
            a->slots % a->top_k == 0;
 }
 
-/* A block for some rows of every expert if choices are grouped, else of every choice. */
+/* As many blocks as are there at the same time. */
 static struct gpu_launch experts_few(const struct gpu_experts *a, enum gpu_kernel kernel,
-                                     uint32_t rows, uint32_t threads, uint32_t shared_bytes) {
-    const uint32_t blocks_y = a->grouped ? a->experts : a->slots;
-    if (!experts_fit(a) || !blocks_y || (!a->grouped && a->slots > GPU_SCANNED_SLOTS) ||
-        blocks_y > BLOCKS_Y_MOST)
+                                     struct gpu_shape shape) {
+    enum { RESIDENT = 2 };
+    const bool narrow = shape.wave == 32;
+    if (!experts_fit(a) || a->slots > GPU_EXPERT_SLOTS || a->experts > GPU_EXPERTS_MOST)
         return none;
-    return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows), blocks_y, threads,
-                               shared_bytes};
+    return (struct gpu_launch){kernel, RESIDENT * shape.multiprocessors, 1,
+                               shape.wave * (narrow ? GPU_EXPERT_WAVES_32 : GPU_EXPERT_WAVES_64),
+                               narrow ? sizeof(struct gpu_experts_shared_32)
+                                      : sizeof(struct gpu_experts_shared_64)};
 }
 
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape) {
     enum { THREADS = 256, TILE = 16 };
-    return experts_few(a, a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up, TILE, THREADS,
-                       shape.wave == 32 ? sizeof(struct gpu_experts_shared_32)
-                                        : sizeof(struct gpu_experts_shared_64));
+    if (a->slots != a->top_k || !experts_fit(a))
+        return experts_few(a, a->bf16 ? GPU_weir_experts_up_bf16 : GPU_weir_experts_up, shape);
+    return (struct gpu_launch){a->bf16 ? GPU_weir_experts_up_row_bf16 : GPU_weir_experts_up_row,
+                               gpu_divide_up(a->rows, TILE), a->slots, THREADS,
+                               sizeof(struct gpu_experts_row_shared)};
 }
 
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape) {
-    enum { ROWS = 32 }; /* of W a wave */
-    return experts_few(a, a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down,
-                       GPU_EXPERT_DOWN_WAVES * ROWS, GPU_EXPERT_DOWN_WAVES * shape.wave,
-                       sizeof(struct gpu_experts_down_shared));
+    return experts_few(a, a->bf16 ? GPU_weir_experts_down_bf16 : GPU_weir_experts_down, shape);
 }
 
 struct gpu_launch gpu_launch_group(const struct gpu_group *a) {
@@ -348,7 +351,7 @@ static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows
                                       struct gpu_shape shape, enum gpu_kernel kernel) {
     const uint32_t tile = shape.wave == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64;
     const uint64_t tiles = (uint64_t)a->slots / tile + a->experts;
-    if (!experts_fit(a) || !a->grouped || !a->experts || tiles > BLOCKS_Y_MOST)
+    if (!experts_fit(a) || !a->experts || tiles > BLOCKS_Y_MOST)
         return none;
     return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows * GPU_MANY_GROUPS),
                                (uint32_t)tiles, GPU_MANY_WAVES * shape.wave,

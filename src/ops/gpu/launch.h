@@ -16,12 +16,13 @@
     X(weir_mix_norm_split, gpu_mix_norm, norm)                                                     \
     X(weir_mix_norm_many, gpu_mix_norm, norm)                                                      \
     X(weir_gemv_1, gpu_linear, linear)                                                             \
+    X(weir_gemv_1_more, gpu_linear, linear)                                                        \
     X(weir_gemv_2, gpu_linear, linear)                                                             \
-    X(weir_gemv_4, gpu_linear, linear)                                                             \
     X(weir_skinny_8, gpu_linear, skinny)                                                           \
     X(weir_skinny_16, gpu_linear, skinny)                                                          \
     X(weir_skinny_32, gpu_linear, skinny)                                                          \
     X(weir_skinny_64, gpu_linear, skinny)                                                          \
+    X(weir_skinny_8_two, gpu_linear, skinny)                                                       \
     X(weir_skinny_8_wide, gpu_linear, skinny)                                                      \
     X(weir_skinny_16_wide, gpu_linear, skinny)                                                     \
     X(weir_skinny_32_wide, gpu_linear, skinny)                                                     \
@@ -69,6 +70,8 @@
     X(weir_kda_states_64, gpu_kda_prefill, kda_states)                                             \
     X(weir_kda_states_32, gpu_kda_prefill, kda_states)                                             \
     X(weir_kda_out, gpu_kda_prefill, kda_states)                                                   \
+    X(weir_experts_up_row, gpu_experts, experts)                                                   \
+    X(weir_experts_up_row_bf16, gpu_experts, experts)                                              \
     X(weir_experts_up_bf16, gpu_experts, experts)                                                  \
     X(weir_experts_down_bf16, gpu_experts, experts)                                                \
     X(weir_sample, gpu_sample, sample)                                                             \
@@ -122,20 +125,14 @@ struct gpu_launch gpu_launch_kda_verify(const struct gpu_kda_verify *a, uint32_t
 /* Of what weir_kda_verify leaves of a sequence. */
 uint64_t gpu_kda_left_floats(uint32_t heads, uint32_t dim);
 struct gpu_launch gpu_launch_route(const struct gpu_route *a);
-/* For few choices an expert. Up to GPU_SCANNED_SLOTS of them need not be grouped. */
+/* Up to GPU_EXPERT_SLOTS choices, few of them an expert. */
 struct gpu_launch gpu_launch_experts_up(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down(const struct gpu_experts *a, struct gpu_shape shape);
-/* Whether so many choices among so many experts are worth tiles of choices, below; and whether they
- * must be grouped by expert by a launch before. */
-bool gpu_experts_many(uint64_t slots, uint32_t experts);
-bool gpu_experts_grouped(uint64_t slots, uint32_t experts);
-/* Both by a way. */
-struct gpu_experts_plan {
-    bool grouped, many;
-};
-struct gpu_experts_plan gpu_experts_plan(uint64_t slots, uint32_t experts, enum gpu_way way);
+/* Whether so many choices among so many experts are worth tiles of choices, below. More than
+ * GPU_EXPERT_SLOTS must be. */
+bool gpu_experts_many(uint64_t slots, uint32_t experts, enum gpu_way way);
 struct gpu_launch gpu_launch_group(const struct gpu_group *a);
-/* For many choices an expert. */
+/* For many choices an expert, grouped by a launch before. */
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows,

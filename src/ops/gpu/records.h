@@ -24,7 +24,7 @@ enum {
     GPU_KV_SCALED = 128,     /* values of FP8 history that share a scale */
     GPU_SHARES_MOST = 256,   /* of the positions of a sequence */
     GPU_MERGE_THREADS = 256, /* that put shares together */
-    GPU_SCANNED_SLOTS = 512, /* choices (rows times experts a row) that every block looks through */
+    GPU_EXPERT_SLOTS = 2048, /* choices (rows times experts a row) that blocks sort themselves */
 };
 
 /* out[r] = w[ids[r]], rows of cols BF16, a multiple of 8; ids[r] < 0: zeros. A block a row. */
@@ -101,7 +101,7 @@ struct gpu_linear {
     struct gpu_linear_part part[GPU_PARTS];
     uint32_t n_parts, x_rows;
     uint32_t steps; /* 0: one */
-    uint32_t split; /* up to four rows of x: waves that share a group of rows of W; divides the
+    uint32_t split; /* one row of x or two: waves that share a group of rows of W; divides the
                        waves of a block */
 };
 
@@ -239,26 +239,30 @@ struct gpu_mla_prefill {
     struct gpu_mla_span span[GPU_MLA_SPANS];
 };
 
-/* One half of struct op_experts (ops.h). Weights are MXFP4 as stored, of expert e codes [rows,
- * cols/2] at codes + e * codes_stride and scales [rows, cols/32] at scales + e * scales_stride,
- * cols a multiple of 32; or BF16 [rows, cols] at codes + e * codes_stride, cols a multiple of 8.
- * Up: w1 and w3, x is z [slots / top_k], h comes out; down: w2, x is h [slots], `each` comes out. A
- * choice is a slot: row * top_k + j. */
+/* One half of struct op_experts (ops.h). Weights of expert e are at w + e * w_stride as pack.h
+ * says, of MXFP4 (cols a multiple of 32) or BF16 (of 8). Up: w1 and w3, x is z [slots / top_k], h
+ * comes out; down: w2, x is h [slots], `each` comes out. A choice is a slot: row * top_k + j. */
 struct gpu_experts {
-    const uint8_t *codes[2], *scales[2];
+    const uint8_t *w;
     const uint16_t *x;
     uint16_t *h;
     float *each;
-    const int32_t *ids; /* [slots]; of few choices, which are not grouped */
-    uint64_t codes_stride, scales_stride;
+    const int32_t *ids; /* [slots]; of few choices */
+    uint64_t w_stride;
     uint32_t slots, top_k;
     uint32_t rows, cols, x_stride, out_stride;
     uint32_t situ; /* struct glu */
     float beta, linear_beta;
     uint32_t bf16;                   /* the weights are */
-    uint32_t grouped;                /* choices are, by expert: */
-    const uint32_t *offsets, *order; /* of gpu_group */
+    const uint32_t *offsets, *order; /* of gpu_group; of many choices */
     uint32_t experts;
+};
+enum {
+    GPU_PIECE_COLS = 128,
+    GPU_PIECE_COLS_BF16 = 32,
+    GPU_PIECE_VECTORS = 128,
+    GPU_PIECE_BYTES_BF16 = GPU_PIECE_VECTORS * 16,
+    GPU_PIECE_BYTES = GPU_PIECE_BYTES_BF16 + GPU_PIECE_VECTORS,
 };
 
 /* Choices by expert: those of expert e are order[offsets[e]] to order[offsets[e + 1] - 1],
@@ -361,9 +365,18 @@ struct gpu_mix_norm_shared {
 };
 /* Of weir_mix_norm_many pieces of 16 bytes come behind: these and the bank's, two of a thread. */
 enum { GPU_MIX_PIECES = 7 };
-struct gpu_gemv_shared {
-    float part[8][8]; /* a wave's sums */
-};
+/* Vectors of W on their way to each wave; a wave's sums, row of W, row of x. */
+enum { GPU_GEMV_ROWS = 4 };
+#define GPU_GEMV_SHARED(NAME, WAVE, STAGES)                                                        \
+    struct NAME {                                                                                  \
+        uint32_t ring[256 / WAVE][STAGES][GPU_GEMV_ROWS * WAVE][4];                                \
+        float part[256 / WAVE][GPU_GEMV_ROWS * 2];                                                 \
+    }
+GPU_GEMV_SHARED(gpu_gemv_shared_32, 32, 4);
+GPU_GEMV_SHARED(gpu_gemv_shared_64, 64, 3);
+/* For more blocks a multiprocessor. */
+GPU_GEMV_SHARED(gpu_gemv_more_shared_32, 32, 3);
+GPU_GEMV_SHARED(gpu_gemv_more_shared_64, 64, 2);
 struct gpu_kda_step_shared {
     float in[4][GPU_KDA_DIM_MOST]; /* q, k, v behind the convolution, decay */
     float o[GPU_KDA_DIM_MOST], squares[GPU_KDA_DIM_MOST / 16];
@@ -414,20 +427,30 @@ struct gpu_sample_sort {
     uint64_t sorted[GPU_SAMPLE_MOST];
 };
 
-/* Weights on their way to the waves of a block, a piece of 2 KiB a stage: 128 vectors of 16 bytes.
- * `part`: what each wave has of the sums of two matrices, choice, row. */
-enum { GPU_EXPERT_STAGES = 4, GPU_EXPERT_VECTORS = 128, GPU_EXPERT_DOWN_WAVES = 4 };
-#define GPU_EXPERTS_SHARED(NAME, WAVES, FEW)                                                       \
+/* Choices by expert, at most GPU_EXPERT_FEW to an entry, of which an expert may have several: those
+ * of entry i are order[first[i]] to order[first[i + 1] - 1]. */
+enum { GPU_EXPERT_ENTRIES = GPU_EXPERTS_MOST + GPU_EXPERT_SLOTS / 8 };
+struct gpu_expert_list {
+    uint32_t n, sum[16]; /* of waves */
+    uint16_t expert[GPU_EXPERT_ENTRIES], first[GPU_EXPERT_ENTRIES + 2];
+    uint16_t order[GPU_EXPERT_SLOTS];
+};
+/* Pieces on their way to each wave; before them, how many choices each expert has. */
+enum { GPU_EXPERT_STAGES = 3, GPU_EXPERT_WAVES_32 = 12, GPU_EXPERT_WAVES_64 = 4 };
+#define GPU_EXPERTS_SHARED(NAME, WAVES)                                                            \
     struct NAME {                                                                                  \
-        uint32_t codes[WAVES][GPU_EXPERT_STAGES][GPU_EXPERT_VECTORS][4];                           \
-        float part[WAVES][2][FEW][16];                                                             \
-        uint16_t slots[GPU_SCANNED_SLOTS]; /* that chose this block's expert */                    \
+        union {                                                                                    \
+            uint8_t ring[WAVES][GPU_EXPERT_STAGES][GPU_PIECE_BYTES];                               \
+            uint32_t count[GPU_EXPERTS_MOST];                                                      \
+        };                                                                                         \
+        struct gpu_expert_list list;                                                               \
     }
-GPU_EXPERTS_SHARED(gpu_experts_shared_32, 8, 8);
-GPU_EXPERTS_SHARED(gpu_experts_shared_64, 4, 16);
-struct gpu_experts_down_shared {
-    uint32_t codes[GPU_EXPERT_DOWN_WAVES][GPU_EXPERT_STAGES][GPU_EXPERT_VECTORS][4];
-    uint16_t slots[GPU_SCANNED_SLOTS];
+GPU_EXPERTS_SHARED(gpu_experts_shared_32, GPU_EXPERT_WAVES_32);
+GPU_EXPERTS_SHARED(gpu_experts_shared_64, GPU_EXPERT_WAVES_64);
+/* One row; what each wave has of the sums of two matrices. */
+struct gpu_experts_row_shared {
+    uint8_t ring[8][GPU_EXPERT_STAGES][GPU_PIECE_BYTES];
+    float part[8][2][16];
 };
 
 /* Kernels of a few rows of x: name, tiles of W, rows of x, blocks a multiprocessor, stages with
@@ -438,7 +461,8 @@ struct gpu_experts_down_shared {
     X(skinny_16, 1, 16, 3, 4)                                                                      \
     X(skinny_32, 1, 32, 2, 4)                                                                      \
     X(skinny_64, 1, 64, 1, 4)                                                                      \
-    X(skinny_8_wide, 3, 8, 2, 4)                                                                   \
+    X(skinny_8_two, 2, 8, 2, 5)                                                                    \
+    X(skinny_8_wide, 3, 8, 2, 3)                                                                   \
     X(skinny_16_wide, 3, 16, 2, 3)                                                                 \
     X(skinny_32_wide, 4, 32, 1, 4)                                                                 \
     X(skinny_64_wide, 4, 64, 1, 3)

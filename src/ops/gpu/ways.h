@@ -6,22 +6,20 @@
 
 enum gpu_way {
     GPU_WAY_RULE,
-    /* Products of 1 to 4 rows: waves that share a group of rows of the matrix. */
+    /* Products of 1 or 2 rows: waves that share a group of rows of the matrix. */
     GPU_WAY_SPLIT_1,
     GPU_WAY_SPLIT_2,
     GPU_WAY_SPLIT_4,
     GPU_WAY_SPLIT_8,
-    /* Of 5 to 64: rows of the matrix of a block. */
+    /* Of 3 to 64: rows of the matrix of a block. */
     GPU_WAY_NARROW,
     GPU_WAY_WIDE,
     /* Of more: rows of x of a tile. */
     GPU_WAY_TILES_128,
     GPU_WAY_TILES_192,
     GPU_WAY_WARPGROUPS,
-    /* Experts: blocks for every choice, for rows of every chosen expert, for tiles of an expert's
-     * choices. */
-    GPU_WAY_CHOICES,
-    GPU_WAY_GROUPED,
+    /* Experts: waves through all chosen ones, or blocks for tiles of an expert's choices. */
+    GPU_WAY_STREAMS,
     GPU_WAY_TILES,
 };
 

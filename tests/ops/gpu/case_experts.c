@@ -3,6 +3,7 @@
 #include "tests/ops/gpu/cases.h"
 
 #include "base/dtype.h"
+#include "ops/gpu/pack.h"
 #include "ops/ref/ref.h"
 
 #include <math.h>
@@ -36,50 +37,55 @@ static int32_t *choose(struct gpu_case *c, uint32_t rows, uint32_t top_k, uint32
     return ids;
 }
 
-/* Codes and scales of all experts, or BF16. */
-struct matrices {
-    uint8_t *codes, *scales;
-    struct weight *weight; /* [experts] */
-    uint64_t codes_stride, scales_stride;
-};
-/* The first and the last scale are those at the ends of the format; one is NaN. */
+/* All experts, MXFP4: the first and the last scale are those at the ends of the format; one is NaN.
+ */
 enum { PLAIN, ENDS, NOT_A_NUMBER };
-static struct matrices mxfp4(struct gpu_case *c, uint32_t experts, uint32_t rows, uint32_t cols,
-                             int scales) {
-    size_t n = (size_t)rows * cols;
-    struct matrices m = {case_take(c, experts * n / 2), case_take(c, experts * n / 32),
-                         case_host(c, experts * sizeof(struct weight)), n / 2, n / 32};
+static struct weight *mxfp4(struct gpu_case *c, uint32_t experts, uint32_t rows, uint32_t cols,
+                            int scales) {
+    const size_t n = (size_t)rows * cols;
+    uint8_t *codes = case_host(c, experts * n / 2), *scale = case_host(c, experts * n / 32);
+    struct weight *w = case_host(c, experts * sizeof *w);
     for (size_t i = 0; i < experts * n / 2; i += 8) {
         const uint64_t bits = case_bits(c);
-        memcpy(m.codes + i, &bits, 8);
+        memcpy(codes + i, &bits, 8);
     }
     for (size_t i = 0; i < experts * n / 32; i++)
-        m.scales[i] = (uint8_t)(119 + (uint32_t)(case_unit(c) * 5));
+        scale[i] = (uint8_t)(119 + (uint32_t)(case_unit(c) * 5));
     if (scales != PLAIN) {
-        m.scales[0] = 0; /* 2^-127 */
-        m.scales[experts * n / 32 - 1] = 131;
+        scale[0] = 0; /* 2^-127 */
+        scale[experts * n / 32 - 1] = 131;
     }
     if (scales == NOT_A_NUMBER) {
-        m.scales[n / 32] = 255; /* the first of expert 1; of zeros, which a large number leaves 0 */
-        memset(m.codes + n / 2, 0, 16);
+        scale[n / 32] = 255; /* the first of expert 1; of zeros, which a large number leaves 0 */
+        memset(codes + n / 2, 0, 16);
     }
     for (uint32_t e = 0; e < experts; e++)
-        m.weight[e] = (struct weight){.data = m.codes + e * n / 2,
-                                      .scale = m.scales + e * n / 32,
-                                      .dtype = DTYPE_MXFP4,
-                                      .rows = rows,
-                                      .cols = cols};
-    return m;
+        w[e] = (struct weight){.data = codes + e * n / 2,
+                               .scale = scale + e * n / 32,
+                               .dtype = DTYPE_MXFP4,
+                               .rows = rows,
+                               .cols = cols};
+    return w;
 }
-static struct matrices bf16(struct gpu_case *c, uint32_t experts, uint32_t rows, uint32_t cols) {
-    size_t n = ((size_t)rows * cols + 7) / 8 * 8;
-    struct matrices m = {.weight = case_host(c, experts * sizeof(struct weight)),
-                         .codes_stride = n * 2};
-    m.codes = (uint8_t *)case_bf16_vector(c, experts * n, 0.05f);
+static struct weight *bf16(struct gpu_case *c, uint32_t experts, uint32_t rows, uint32_t cols) {
+    const size_t n = (size_t)rows * cols;
+    uint16_t *numbers = case_host(c, experts * n * 2);
+    struct weight *w = case_host(c, experts * sizeof *w);
+    for (size_t i = 0; i < experts * n; i++)
+        numbers[i] = f32_to_bf16(case_float(c, 0.05f));
     for (uint32_t e = 0; e < experts; e++)
-        m.weight[e] = (struct weight){
-            .data = m.codes + e * n * 2, .dtype = DTYPE_BF16, .rows = rows, .cols = cols};
-    return m;
+        w[e] = (struct weight){
+            .data = numbers + e * n, .dtype = DTYPE_BF16, .rows = rows, .cols = cols};
+    return w;
+}
+/* As kernels read them. */
+static uint8_t *packed(struct gpu_case *c, const struct weight *w, const struct weight *other,
+                       uint32_t experts) {
+    const size_t each = gpu_pack_bytes(w, other != NULL);
+    uint8_t *to = case_take(c, experts * each);
+    for (uint32_t e = 0; e < experts; e++)
+        gpu_pack(to + e * each, &w[e], other ? &other[e] : NULL);
+    return to;
 }
 
 /* Choices by expert, as gpu_group wants them. */
@@ -99,22 +105,18 @@ static void give_groups(struct gpu_case *c, const int32_t *ids, uint32_t experts
     uint32_t *offsets = case_take(c, (experts + 1) * sizeof *offsets);
     uint32_t *order = case_take(c, a->slots * sizeof *order);
     group(ids, a->slots, experts, offsets, order);
-    a->grouped = 1;
     a->offsets = offsets;
     a->order = order;
-    a->experts = experts;
     a->ids = NULL;
 }
 
-/* The last parameter. GROUPED: choices are, and an expert has few. */
-enum { SILU = 1, BF16 = 2, MANY = 4, NAN_SCALE = 8, GROUPED = 16 };
+enum { SILU = 1, BF16 = 2, MANY = 4, NAN_SCALE = 8 }; /* the last parameter */
 static double weight_bytes(uint32_t flags) {
     return flags & BF16 ? 2 : 17.0 / 32;
 }
 static const char *flags_text(uint32_t flags) {
-    static const char *const text[] = {"",          ", BF16",         ", many", ", BF16, many",
-                                       ", grouped", ", BF16, grouped"};
-    return text[flags / 2 % 4 + (flags & GROUPED ? 4 : 0)];
+    static const char *const text[] = {"", ", BF16", ", many", ", BF16, many"};
+    return text[flags / 2 % 4];
 }
 
 static double bytes_read(const int32_t *ids, size_t slots, uint32_t experts, double of_each) {
@@ -133,7 +135,7 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
     uint32_t rows = p[0], width = p[1], inter = p[2], experts = p[3], top_k = p[4];
     size_t slots = (size_t)rows * top_k;
     int32_t *host = case_host(c, slots * 4), *ids = choose(c, rows, top_k, p[5], host);
-    struct matrices w1, w3;
+    struct weight *w1, *w3;
     if (p[6] & BF16) {
         w1 = bf16(c, experts, inter, width);
         w3 = bf16(c, experts, inter, width);
@@ -146,8 +148,8 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
     struct glu act = {.situ = !(p[6] & SILU), .beta = 4, .linear_beta = 25};
     struct op_experts op = {.z = z.host,
                             .h = h->host,
-                            .w1 = w1.weight,
-                            .w3 = w3.weight,
+                            .w1 = w1,
+                            .w3 = w3,
                             .ids = host,
                             .experts = experts,
                             .top_k = top_k,
@@ -161,13 +163,12 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
         op.ids = host + (size_t)r * top_k;
         ref_experts_up(&op, &(struct batch){.n_rows = 1}, work);
     }
-    c->record.experts = (struct gpu_experts){.codes = {w1.codes, w3.codes},
-                                             .scales = {w1.scales, w3.scales},
+    c->record.experts = (struct gpu_experts){.w = packed(c, w1, w3, experts),
                                              .x = z.h,
                                              .h = h->h,
                                              .ids = ids,
-                                             .codes_stride = w1.codes_stride,
-                                             .scales_stride = w1.scales_stride,
+                                             .w_stride = gpu_pack_bytes(w1, true),
+                                             .experts = experts,
                                              .slots = (uint32_t)slots,
                                              .top_k = top_k,
                                              .bf16 = p[6] & BF16 ? 1 : 0,
@@ -178,7 +179,7 @@ static void make_up(struct gpu_case *c, const uint32_t *p, struct gpu_shape shap
                                              .situ = act.situ,
                                              .beta = act.beta,
                                              .linear_beta = act.linear_beta};
-    if (p[6] & (MANY | GROUPED))
+    if (p[6] & MANY)
         give_groups(c, host, experts);
     c->launch = p[6] & MANY ? gpu_launch_experts_up_many(&c->record.experts, shape)
                             : gpu_launch_experts_up(&c->record.experts, shape);
@@ -193,12 +194,12 @@ static const uint32_t up_small[][CASE_PARAMETERS] = {{1, 32, 1, 3, 2, 3, 0},
                                                      {2, 96, 19, 6, 3, 6, 1},
                                                      {20, 128, 33, 4, 3, 4, 0},
                                                      {3, 1184, 16, 5, 2, 5, 0},
-                                                     {20, 5216, 17, 4, 3, 4, GROUPED},
-                                                     {40, 96, 35, 7, 2, 3, GROUPED | SILU},
+                                                     {20, 5216, 17, 4, 3, 4, 0},
+                                                     {40, 96, 35, 7, 2, 3, SILU},
                                                      {3, 64, 20, 4, 2, 2, NAN_SCALE},
                                                      {2, 40, 19, 6, 3, 6, BF16 | SILU},
                                                      {20, 1160, 33, 4, 3, 4, BF16},
-                                                     {33, 1160, 17, 5, 2, 3, BF16 | GROUPED},
+                                                     {33, 1160, 17, 5, 2, 3, BF16},
                                                      {3, 32, 5, 9, 2, 4, MANY | NAN_SCALE},
                                                      {200, 160, 140, 5, 2, 3, MANY},
                                                      {70, 416, 521, 3, 2, 3, MANY | SILU},
@@ -207,7 +208,7 @@ static const uint32_t up_small[][CASE_PARAMETERS] = {{1, 32, 1, 3, 2, 3, 0},
 static const uint32_t up_large[][CASE_PARAMETERS] = {{1, 3584, 384, 128, 16, 128, 0},
                                                      {8, 3584, 384, 896, 16, 896, 0},
                                                      {32, 3584, 384, 896, 16, 896, 0},
-                                                     {128, 3584, 384, 896, 16, 896, GROUPED},
+                                                     {128, 3584, 384, 896, 16, 896, 0},
                                                      {512, 3584, 384, 896, 16, 896, MANY},
                                                      {4096, 3584, 384, 896, 16, 896, MANY},
                                                      {1024, 2304, 1024, 64, 8, 64, MANY | BF16},
@@ -220,7 +221,7 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
     uint32_t rows = p[0], width = p[1], inter = p[2], experts = p[3], top_k = p[4];
     size_t slots = (size_t)rows * top_k;
     int32_t *host = case_host(c, slots * 4), *ids = choose(c, rows, top_k, p[5], host);
-    struct matrices w2 =
+    struct weight *w2 =
         p[6] & BF16 ? bf16(c, experts, width, inter)
                     : mxfp4(c, experts, width, inter, p[6] & NAN_SCALE ? NOT_A_NUMBER : ENDS);
     struct case_rows h = case_rows(c, (uint32_t)slots, inter, true, 1),
@@ -230,14 +231,13 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
     each->every = case_every(rows, 1.0 * top_k * inter * width);
     for (size_t i = 0; i < slots; i++)
         for (uint32_t o = 0; o < width && i / top_k % each->every == 0; o++)
-            tensor_row(each->host, i)[o] = ref_dot(&w2.weight[host[i]], o, tensor_row(h.host, i));
-    c->record.experts = (struct gpu_experts){.codes = {w2.codes},
-                                             .scales = {w2.scales},
+            tensor_row(each->host, i)[o] = ref_dot(&w2[host[i]], o, tensor_row(h.host, i));
+    c->record.experts = (struct gpu_experts){.w = packed(c, w2, NULL, experts),
                                              .x = h.h,
                                              .each = each->f,
                                              .ids = ids,
-                                             .codes_stride = w2.codes_stride,
-                                             .scales_stride = w2.scales_stride,
+                                             .w_stride = gpu_pack_bytes(w2, false),
+                                             .experts = experts,
                                              .slots = (uint32_t)slots,
                                              .top_k = top_k,
                                              .bf16 = p[6] & BF16 ? 1 : 0,
@@ -245,7 +245,7 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
                                              .cols = inter,
                                              .x_stride = h.stride,
                                              .out_stride = each->stride};
-    if (p[6] & (MANY | GROUPED))
+    if (p[6] & MANY)
         give_groups(c, host, experts);
     c->launch = p[6] & MANY ? gpu_launch_experts_down_many(&c->record.experts, shape)
                             : gpu_launch_experts_down(&c->record.experts, shape);
@@ -259,11 +259,11 @@ static void make_down(struct gpu_case *c, const uint32_t *p, struct gpu_shape sh
 static const uint32_t down_small[][CASE_PARAMETERS] = {{1, 1, 32, 3, 2, 3, 0},
                                                        {2, 67, 96, 6, 3, 6, 0},
                                                        {20, 300, 64, 4, 3, 4, 0},
-                                                       {40, 300, 672, 7, 2, 3, GROUPED},
+                                                       {40, 300, 672, 7, 2, 3, 0},
                                                        {3, 40, 64, 4, 2, 2, NAN_SCALE},
                                                        {2, 67, 40, 6, 3, 6, BF16},
                                                        {20, 300, 264, 4, 3, 4, BF16},
-                                                       {33, 140, 264, 5, 2, 3, BF16 | GROUPED},
+                                                       {33, 140, 264, 5, 2, 3, BF16},
                                                        {3, 20, 32, 9, 2, 4, MANY | NAN_SCALE},
                                                        {200, 270, 160, 5, 2, 3, MANY},
                                                        {70, 1100, 288, 3, 2, 3, MANY},
@@ -272,7 +272,7 @@ static const uint32_t down_small[][CASE_PARAMETERS] = {{1, 1, 32, 3, 2, 3, 0},
 static const uint32_t down_large[][CASE_PARAMETERS] = {{1, 3584, 384, 128, 16, 128, 0},
                                                        {8, 3584, 384, 896, 16, 896, 0},
                                                        {32, 3584, 384, 896, 16, 896, 0},
-                                                       {128, 3584, 384, 896, 16, 896, GROUPED},
+                                                       {128, 3584, 384, 896, 16, 896, 0},
                                                        {512, 3584, 384, 896, 16, 896, MANY},
                                                        {4096, 3584, 384, 896, 16, 896, MANY},
                                                        {1024, 2304, 1024, 64, 8, 64, MANY | BF16},

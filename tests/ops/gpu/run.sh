@@ -24,13 +24,12 @@ check() { # check WHAT COMMAND...
 allowed_spill() {
     case $1 in
     weir_sample) echo 4 ;;
-    weir_gemv_4) echo 16 ;;
     weir_gemm_192) echo 120 ;; # only for devices without products of warpgroups
     *) echo 0 ;;
     esac
 }
 # Kernels that multiply tiles.
-tiles='weir_skinny_[0-9]+(_wide)?|weir_experts_(up|down)(_many)?(_bf16)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_(128|192|wg)|weir_kda_(chunk|states)_[0-9]+'
+tiles='weir_skinny_[0-9]+(_two|_wide)?|weir_experts_(up|down)(_many)?(_bf16)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_(128|192|wg)|weir_kda_(chunk|states)_[0-9]+'
 
 # --- AMD: clang 14 knows gfx90a at most and dies of these kernels above -O1.
 clang=${CLANG:-clang}

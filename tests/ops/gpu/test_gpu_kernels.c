@@ -219,12 +219,10 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_mla_split(&mla, 1, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_mla_share(gpu_mla_shares(0, 12, shape), 0), 64); /* of nothing: a page */
     experts.top_k = 1;
-    experts.slots = GPU_SCANNED_SLOTS + 1;
-    experts.experts = 4;
+    experts.slots = GPU_EXPERT_SLOTS + 1;
     assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_NO_KERNEL);
     assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel, GPU_NO_KERNEL);
-    experts.grouped = 1;
-    assert_int_equal(gpu_launch_experts_down(&experts, shape).kernel, GPU_weir_experts_down);
+    experts.experts = 4;
     assert_int_equal(gpu_launch_experts_down_many(&experts, shape).kernel,
                      GPU_weir_experts_down_many);
     experts.cols = 72;
@@ -232,7 +230,7 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     experts.bf16 = 1;
     assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel,
                      GPU_weir_experts_up_many_bf16);
-    experts.codes_stride = 8;
+    experts.w_stride = 8;
     assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel, GPU_NO_KERNEL);
 }
 
@@ -245,11 +243,11 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         uint32_t x_rows, rows, split[2];
         enum gpu_kernel kernel;
     } table[] = {
-        {1, 6284, {1, 4}, GPU_weir_gemv_1},         {1, 3072, {2, 2}, GPU_weir_gemv_1},
-        {1, 896, {4, 4}, GPU_weir_gemv_1},          {3, 6284, {1, 4}, GPU_weir_gemv_4},
-        {5, 12800, {8, 4}, GPU_weir_skinny_8_wide}, {5, 896, {8, 4}, GPU_weir_skinny_8},
-        {9, 1536, {8, 4}, GPU_weir_skinny_16},      {32, 12800, {8, 4}, GPU_weir_skinny_32_wide},
-        {64, 896, {8, 4}, GPU_weir_skinny_64},      {65, 6284, {1, 1}, GPU_weir_gemm_128},
+        {1, 3072, {4, 4}, GPU_weir_gemv_1},        {1, 7168, {2, 2}, GPU_weir_gemv_1_more},
+        {1, 896, {8, 4}, GPU_weir_gemv_1},         {2, 6284, {2, 4}, GPU_weir_gemv_2},
+        {3, 12800, {8, 4}, GPU_weir_skinny_8_two}, {5, 896, {8, 4}, GPU_weir_skinny_8},
+        {9, 1536, {8, 4}, GPU_weir_skinny_16},     {32, 12800, {8, 4}, GPU_weir_skinny_32_wide},
+        {64, 896, {8, 4}, GPU_weir_skinny_64},     {65, 6284, {1, 1}, GPU_weir_gemm_128},
         {4096, 6284, {1, 1}, GPU_weir_gemm_192},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -120,10 +120,6 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return gpu_bf16_pair(gpu_as_f32(x << 16) * gpu_as_f32(y << 16),
                          gpu_as_f32(x & 0xFFFF0000u) * gpu_as_f32(y & 0xFFFF0000u));
 }
-GPU_FN uint32_t gpu_two_shifts(uint32_t v, uint32_t by, uint32_t or_by) {
-    return v << by | v << or_by;
-}
-
 GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     w = upper ? w >> 16 : w;
     return (w & 0xFFu) << 8 | (w & 0xFF00u) << 16;
@@ -150,6 +146,9 @@ GPU_FN gpu_mask gpu_ballot(bool yes) {
     for (uint32_t i = 0; i < GPU_WAVE; i++)
         mask |= (gpu_mask)(all[i].bytes[0] != 0) << i;
     return mask;
+}
+GPU_FN void gpu_wave_meet(void) {
+    (void)gpu_ballot(true);
 }
 GPU_FN uint32_t gpu_popcount(gpu_mask m) {
     return (uint32_t)__builtin_popcountll(m);

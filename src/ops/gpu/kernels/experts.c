@@ -1,21 +1,20 @@
 /* experts.c: routed experts with MXFP4 or BF16 weights for few rows, where every chosen expert is
- * read once for a few choices.
+ * read once for up to GPU_FEW choices.
  *
- * A block belongs to one expert and some rows of a matrix. Of choices that are not grouped it
- * belongs to one (row, j): the first choice of an expert works for all rows that chose it; the
- * blocks of later ones find an earlier choice and leave. Either way results do not depend on who
- * came first.
+ * Waves go through pairs of tiles of all chosen experts, each through a share of its own, whose
+ * pieces lie one behind the other in memory. They come through stages in shared memory, which hold
+ * more than registers could; nobody waits for another wave on the way. Unpacking codes is most of
+ * the work: what surrounds it is kept small (pack.h).
  *
- * A wave takes pieces of its rows, four 16-byte vectors a lane, through stages in shared memory
- * that no other lane reads: a longer row of registers, so that all that a block reads is on its way
- * before it needs the first. Nobody waits for anybody on the way. */
+ * Choices are sorted by expert first, by every block for itself: no launch before does it. */
 #include "ops/gpu/kernels/experts.h"
 
 enum {
-    UP_THREADS = 256,
-    DOWN_THREADS = GPU_WAVE * GPU_EXPERT_DOWN_WAVES,
+    STREAM_THREADS = GPU_WAVE * (GPU_WAVE == 32 ? GPU_EXPERT_WAVES_32 : GPU_EXPERT_WAVES_64),
+    ROW_THREADS = 256,
     STAGES = GPU_EXPERT_STAGES,
-    VECTORS = GPU_EXPERT_VECTORS,
+    IDS = (GPU_EXPERT_SLOTS + STREAM_THREADS - 1) / STREAM_THREADS,  /* of a thread */
+    EACH = (GPU_EXPERTS_MOST + STREAM_THREADS - 1) / STREAM_THREADS, /* experts of a thread */
 };
 #if GPU_WAVE == 32
 typedef struct gpu_experts_shared_32 experts_shared;
@@ -25,367 +24,415 @@ typedef struct gpu_experts_shared_64 experts_shared;
 
 /* ------------------------------------------------------------------------------- choices */
 
-struct expert_choices {
-    uint32_t n, first; /* first: in a->order */
-    int32_t expert;
-};
-
-/* The choices of this block's expert; none: the block has nothing to do. Choices that are not
- * grouped go into `slots`, which others read behind a barrier. Every wave calls it. */
-GPU_FN struct expert_choices choices_of(const struct gpu_experts *a, uint16_t *slots) {
-    const uint32_t mine = gpu_block_y();
-    struct expert_choices c = {1, 0, (int32_t)mine};
-    if (a->grouped) {
-        c.first = a->offsets[mine];
-        c.n = a->offsets[mine + 1] - c.first;
-        return c;
+/* Sums over the threads before this one; *all: over the block. */
+GPU_FN uint32_t sum_before(struct gpu_expert_list *l, uint32_t v, uint32_t *all) {
+    const uint32_t mine = v;
+    for (uint32_t d = 1; d < GPU_WAVE; d *= 2) {
+        const uint32_t other = gpu_shuffle_u32(v, (gpu_lane() - d) % GPU_WAVE);
+        v += gpu_lane() >= d ? other : 0;
     }
-    c.expert = a->ids[mine];
-    if (a->slots == a->top_k) { /* one row: all its experts are different */
-        if (gpu_thread() == 0)
-            slots[0] = (uint16_t)mine;
-        return c;
+    if (gpu_lane() == GPU_WAVE - 1)
+        l->sum[gpu_wave()] = v;
+    gpu_barrier();
+    uint32_t before = v - mine;
+    *all = 0;
+    for (uint32_t w = 0; w < gpu_waves(); w++) {
+        before += w < gpu_wave() ? l->sum[w] : 0;
+        *all += l->sum[w];
     }
-    /* All are asked for before the first is looked at. */
-    int32_t id[GPU_SCANNED_SLOTS / GPU_WAVE];
-    GPU_UNROLL
-    for (uint32_t i = 0; i < GPU_SCANNED_SLOTS / GPU_WAVE; i++) {
-        const uint32_t at = i * GPU_WAVE + gpu_lane();
-        id[i] = at < a->slots ? a->ids[at] : -1;
-    }
-    uint32_t n = 0, earlier = 0;
-    GPU_UNROLL
-    for (uint32_t i = 0; i < GPU_SCANNED_SLOTS / GPU_WAVE; i++) {
-        const uint32_t at = i * GPU_WAVE + gpu_lane();
-        if (i * GPU_WAVE >= a->slots)
-            continue; /* the same for the whole wave */
-        const gpu_mask all = gpu_ballot(id[i] == c.expert);
-        earlier += gpu_popcount(gpu_ballot(id[i] == c.expert && at < mine));
-        if (gpu_wave() == 0 && id[i] == c.expert)
-            slots[n + gpu_popcount(all & (((gpu_mask)1 << gpu_lane()) - 1))] = (uint16_t)at;
-        n += gpu_popcount(all);
-    }
-    c.n = earlier || c.expert < 0 ? 0 : n;
-    return c;
+    return before;
 }
-GPU_FN uint32_t slot_of(const struct gpu_experts *a, const uint16_t *slots,
-                        const struct expert_choices *c, uint32_t i) {
-    return a->grouped ? a->order[c->first + i] : slots[i];
+
+/* A row's experts are all different. */
+GPU_FN void list_row(const struct gpu_experts *a, struct gpu_expert_list *l) {
+    for (uint32_t i = gpu_thread(); i <= a->slots; i += STREAM_THREADS) {
+        l->first[i] = (uint16_t)i;
+        if (i == a->slots)
+            continue;
+        l->expert[i] = (uint16_t)a->ids[i];
+        l->order[i] = (uint16_t)i;
+    }
+    if (gpu_thread() == 0)
+        l->n = a->slots;
+    gpu_barrier();
+}
+GPU_FN void list_choices(const struct gpu_experts *a, experts_shared *s) {
+    struct gpu_expert_list *l = &s->list;
+    int32_t id[IDS];
+    uint32_t at[IDS], entries = 0, choices = 0, all;
+    if (a->slots == a->top_k) {
+        list_row(a, l);
+        return;
+    }
+    GPU_UNROLL
+    for (uint32_t i = 0; i < IDS; i++) { /* all are asked for before the first is looked at */
+        const uint32_t slot = i * STREAM_THREADS + gpu_thread();
+        id[i] = slot < a->slots ? a->ids[slot] : -1;
+    }
+    for (uint32_t e = gpu_thread(); e < a->experts; e += STREAM_THREADS)
+        s->count[e] = 0;
+    gpu_barrier();
+    GPU_UNROLL
+    for (uint32_t i = 0; i < IDS; i++) {
+        at[i] = 0;
+        if (id[i] >= 0)
+            at[i] = gpu_atomic_add(&s->count[id[i]], 1);
+    }
+    gpu_barrier();
+    const uint32_t begin = gpu_thread() * EACH;
+    const uint32_t end = begin + EACH < a->experts ? begin + EACH : a->experts;
+    for (uint32_t e = begin; e < end; e++) {
+        entries += (s->count[e] + GPU_FEW - 1) / GPU_FEW;
+        choices += s->count[e];
+    }
+    const uint32_t before = sum_before(l, entries << 16 | choices, &all);
+    uint32_t entry = before >> 16, first = before & 0xFFFFu;
+    for (uint32_t e = begin; e < end; e++) {
+        const uint32_t n = s->count[e];
+        s->count[e] = n << 16 | first; /* and where its choices begin */
+        for (uint32_t c = 0; c < n; c += GPU_FEW) {
+            l->expert[entry] = (uint16_t)e;
+            l->first[entry++] = (uint16_t)(first + c);
+        }
+        first += n;
+    }
+    if (gpu_thread() == 0) {
+        l->n = all >> 16;
+        l->first[all >> 16] = (uint16_t)(all & 0xFFFFu);
+    }
+    gpu_barrier();
+    GPU_UNROLL
+    for (uint32_t i = 0; i < IDS; i++) {
+        if (id[i] >= 0)
+            l->order[(s->count[id[i]] & 0xFFFFu) + at[i]] =
+                (uint16_t)(i * STREAM_THREADS + gpu_thread());
+    }
+    gpu_barrier();
+    /* Choices that fill several entries in order: which are in which must be the same for all
+     * blocks, and who came first is not. */
+    GPU_UNROLL
+    for (uint32_t i = 0; i < IDS; i++) {
+        const uint32_t slot = i * STREAM_THREADS + gpu_thread();
+        const uint32_t count = id[i] >= 0 ? s->count[id[i]] : 0;
+        at[i] = GPU_EXPERT_SLOTS;
+        if (count >> 16 <= GPU_FEW)
+            continue;
+        at[i] = count & 0xFFFFu;
+        for (uint32_t c = 0; c < count >> 16; c++)
+            at[i] += l->order[(count & 0xFFFFu) + c] < slot ? 1 : 0;
+    }
+    gpu_barrier();
+    GPU_UNROLL
+    for (uint32_t i = 0; i < IDS; i++)
+        if (at[i] < GPU_EXPERT_SLOTS)
+            l->order[at[i]] = (uint16_t)(i * STREAM_THREADS + gpu_thread());
+    gpu_barrier();
 }
 
 /* ------------------------------------------------------------------------------- pieces */
 
-/* Rows of two matrices, or of two parts of one, that this lane reads. */
-struct expert_rows {
-    const uint8_t *codes[PAIR], *scales[PAIR]; /* of the expert */
-    uint32_t row[PAIR][GPU_STRIPS];
+GPU_FN void fetch_piece(uint8_t *stage, const uint8_t *from, const bool bf16) {
+    const uint32_t vectors = piece_bytes(bf16) / 16;
+    GPU_UNROLL
+    for (uint32_t v = 0; v < vectors; v += GPU_WAVE)
+        if (v + gpu_lane() < vectors)
+            gpu_copy16(stage + (v + gpu_lane()) * 16, from + (v + gpu_lane()) * 16, true);
+}
+
+/* What a lane needs of its choice of x, two products ahead; x_cols 0: there is no choice. */
+struct piece_x {
+    const uint16_t *x;
+    uint32_t cols;
+    struct gpu_u4 ahead[2];
 };
-/* Row `row` for strip i of part m; beyond the last: the last once more. */
-GPU_FN void take_row(const struct gpu_experts *a, struct expert_rows *w, uint32_t m, uint32_t of,
-                     uint32_t i, uint32_t row, int32_t expert, const bool bf16) {
-    w->codes[m] = a->codes[of] + (uint64_t)(uint32_t)expert * a->codes_stride;
-    w->scales[m] = bf16 ? 0 : a->scales[of] + (uint64_t)(uint32_t)expert * a->scales_stride;
-    w->row[m][i] = row < a->rows ? row : a->rows - 1;
-}
-
-/* Columns of a piece: a vector of codes has 32, one of BF16 has 8, of four groups of lanes. */
-GPU_FN uint32_t piece_cols(const bool bf16) {
-    return bf16 ? 32 : PIECE;
-}
-/* Of the columns of a piece, where this lane's begin. */
-GPU_FN uint32_t lane_col(const bool bf16) {
-    return bf16 ? gpu_strip_k() : gpu_strip_k() / 8 * 32;
-}
-
-/* Asks for a piece of this wave's rows, and commits. */
-GPU_FN void piece_fetch(struct gpu_u4 *stage, const struct expert_rows *w, uint32_t piece,
-                        uint32_t end, uint32_t cols, const bool bf16) {
-    const uint32_t k = piece * piece_cols(bf16) + lane_col(bf16);
-    if (piece < end) {
-        GPU_UNROLL
-        for (uint32_t m = 0; m < PAIR; m++) {
-            GPU_UNROLL
-            for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-                const uint32_t at = w->row[m][i] * cols + k; /* an expert is no larger */
-                gpu_copy16(stage + (m * GPU_STRIPS + i) * GPU_WAVE + gpu_lane(),
-                           w->codes[m] + (k >= cols ? 0u
-                                          : bf16    ? at * 2
-                                                    : at / 2),
-                           k < cols);
-            }
-        }
-    }
-    gpu_copy_commit();
-}
-
-/* What else a lane needs of a piece: its scales, and its columns of its choice of x. */
-struct piece_rest {
-    uint32_t scale[PAIR][GPU_STRIPS];
-    struct gpu_u4 x[2]; /* codes: of the products to come and of those behind them */
-};
-GPU_FN void load_x(struct gpu_u4 *v, const uint16_t *x, uint32_t k, uint32_t cols) {
+GPU_FN void load_x(struct piece_x *x, const uint32_t i, uint32_t k) {
     const struct gpu_u4 none = {0, 0, 0, 0};
-    *v = none;
-    if (k < cols)
-        *v = gpu_load16(x + k);
+    x->ahead[i] = none;
+    if (k < x->cols)
+        x->ahead[i] = gpu_load16(x->x + k);
 }
-GPU_FN void load_scales(struct piece_rest *r, const struct expert_rows *w, uint32_t piece,
-                        uint32_t cols) {
-    const uint32_t k = piece * PIECE + lane_col(false);
+GPU_FN void begin_x(struct piece_x *x, uint32_t piece, const bool bf16) {
     GPU_UNROLL
-    for (uint32_t m = 0; m < PAIR; m++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++)
-            r->scale[m][i] = k < cols ? w->scales[m][w->row[m][i] * (cols / 32) + k / 32] : 0;
-    }
+    for (uint32_t j = 0; j < (bf16 ? 1u : 2u); j++)
+        load_x(x, j, piece * piece_cols(bf16) + lane_col(bf16) + j * 8);
 }
 
-GPU_FN bool has_large_scale(const struct piece_rest *r) {
-    bool large = false;
+/* Products of a piece of codes. */
+GPU_FN void multiply_codes(float (*acc)[GPU_FEW_SUMS], const uint8_t *stage,
+                           const uint32_t (*scale)[GPU_STRIPS], struct piece_x *x, uint32_t piece) {
+    struct gpu_u4 codes[PAIR][GPU_STRIPS];
     GPU_UNROLL
     for (uint32_t m = 0; m < PAIR; m++) {
         GPU_UNROLL
         for (uint32_t i = 0; i < GPU_STRIPS; i++)
-            large |= r->scale[m][i] > 128;
+            codes[m][i] = gpu_load16(stage + lane_vector(m, i) * 16);
     }
-    return gpu_ballot(large) != 0;
-}
-/* A piece's products; scales and x of the one behind it come where those of this one were. */
-GPU_FN void multiply_codes(float (*acc)[GPU_FEW_SUMS], const struct gpu_u4 *stage,
-                           struct piece_rest *r, const struct expert_rows *w, const uint16_t *x,
-                           uint32_t piece, uint32_t cols, uint32_t x_cols) {
-    struct gpu_u4 codes[PAIR][GPU_STRIPS];
-    uint32_t factor[PAIR][GPU_STRIPS];
-    GPU_UNROLL
-    for (uint32_t m = 0; m < PAIR; m++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-            codes[m][i] = gpu_load16(stage + (m * GPU_STRIPS + i) * GPU_WAVE + gpu_lane());
-            factor[m][i] = scale_pair(r->scale[m][i]);
-        }
-    }
-    load_scales(r, w, piece + 1, cols);
     GPU_UNROLL
     for (uint32_t j = 0; j < 4; j++) {
-        const struct gpu_u4 b = like_codes(r->x[j % 2]);
-        const uint32_t k = (piece + (j + 2) / 4) * PIECE + lane_col(false) + (j + 2) % 4 * 8;
-        load_x(&r->x[j % 2], x, k, x_cols);
+        const struct gpu_u4 b = x->ahead[j % 2];
+        load_x(x, j % 2,
+               (piece + (j + 2) / 4) * GPU_PIECE_COLS + lane_col(false) + (j + 2) % 4 * 8);
         GPU_UNROLL
         for (uint32_t m = 0; m < PAIR; m++) {
             struct gpu_strips strips;
             GPU_UNROLL
-            for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-                const struct gpu_u4 c = codes[m][i];
-                strips.row[i] = widen_codes(j == 0   ? c.x
-                                            : j == 1 ? c.y
-                                            : j == 2 ? c.z
-                                                     : c.w,
-                                            factor[m][i]);
-            }
+            for (uint32_t i = 0; i < GPU_STRIPS; i++)
+                strips.row[i] = widen_codes(word_of(codes[m][i], j), scale_pair(scale[m][i]));
             gpu_mma_few(acc[m], &strips, b);
         }
     }
 }
 /* The same where some scale is above 128, so that its factor takes a second multiplication: rare,
  * and so without haste. */
-GPU_FN void multiply_large(float (*acc)[GPU_FEW_SUMS], const struct gpu_u4 *stage,
-                           struct piece_rest *r, const struct expert_rows *w, const uint16_t *x,
-                           uint32_t piece, uint32_t cols, uint32_t x_cols) {
-    const uint32_t k = piece * PIECE + lane_col(false);
+GPU_FN void multiply_large(float (*acc)[GPU_FEW_SUMS], const uint8_t *stage,
+                           const uint32_t (*scale)[GPU_STRIPS], struct piece_x *x, uint32_t piece) {
+    const uint32_t k = piece * GPU_PIECE_COLS + lane_col(false);
     GPU_ROLLED
     for (uint32_t j = 0; j < 4; j++) {
-        struct gpu_u4 b;
-        load_x(&b, x, k + j * 8, x_cols);
-        b = like_codes(b);
+        load_x(x, 0, k + j * 8);
         GPU_UNROLL
         for (uint32_t m = 0; m < PAIR; m++) {
             struct gpu_strips strips;
             GPU_UNROLL
             for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-                const struct gpu_u4 *codes = stage + (m * GPU_STRIPS + i) * GPU_WAVE + gpu_lane();
-                const uint32_t word = ((const uint32_t *)codes)[j];
-                strips.row[i] = times_pairs(widen_codes(word, scale_pair(r->scale[m][i])),
-                                            scale_more(r->scale[m][i]));
+                const uint32_t *codes = (const uint32_t *)(stage + lane_vector(m, i) * 16);
+                strips.row[i] = times_pairs(widen_codes(codes[j], scale_pair(scale[m][i])),
+                                            scale_more(scale[m][i]));
             }
-            gpu_mma_few(acc[m], &strips, b);
+            gpu_mma_few(acc[m], &strips, x->ahead[0]);
         }
     }
-    load_scales(r, w, piece + 1, cols);
-    GPU_UNROLL
-    for (uint32_t j = 0; j < 2; j++)
-        load_x(&r->x[j], x, k + PIECE + j * 8, x_cols);
+    begin_x(x, piece + 1, false);
 }
-GPU_FN void multiply_bf16(float (*acc)[GPU_FEW_SUMS], const struct gpu_u4 *stage,
-                          struct piece_rest *r, const uint16_t *x, uint32_t piece,
-                          uint32_t x_cols) {
-    const struct gpu_u4 b = r->x[0];
-    load_x(&r->x[0], x, (piece + 1) * piece_cols(true) + lane_col(true), x_cols);
+GPU_FN void multiply_piece(float (*acc)[GPU_FEW_SUMS], const uint8_t *stage, struct piece_x *x,
+                           uint32_t piece, const bool bf16) {
+    if (bf16) {
+        const struct gpu_u4 b = x->ahead[0];
+        begin_x(x, piece + 1, true);
+        GPU_UNROLL
+        for (uint32_t m = 0; m < PAIR; m++) {
+            struct gpu_strips strips;
+            GPU_UNROLL
+            for (uint32_t i = 0; i < GPU_STRIPS; i++)
+                strips.row[i] = gpu_load16(stage + lane_vector(m, i) * 16);
+            gpu_mma_few(acc[m], &strips, b);
+        }
+        return;
+    }
+    uint32_t scale[PAIR][GPU_STRIPS], any = 0;
     GPU_UNROLL
     for (uint32_t m = 0; m < PAIR; m++) {
-        struct gpu_strips strips;
         GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++)
-            strips.row[i] = gpu_load16(stage + (m * GPU_STRIPS + i) * GPU_WAVE + gpu_lane());
-        gpu_mma_few(acc[m], &strips, b);
+        for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+            scale[m][i] = stage[GPU_PIECE_BYTES_BF16 + lane_vector(m, i)];
+            any |= scale[m][i];
+        }
     }
+    if (gpu_ballot(any > 128)) /* at least if one is */
+        multiply_large(acc, stage, scale, x, piece);
+    else
+        multiply_codes(acc, stage, scale, x, piece);
 }
 
-/* The first pieces of [begin, end). */
-GPU_FN void pieces_begin(struct gpu_u4 *stages, const struct expert_rows *w, uint32_t begin,
-                         uint32_t end, uint32_t cols, const bool bf16) {
-    GPU_UNROLL
-    for (uint32_t t = 0; t < STAGES; t++)
-        piece_fetch(stages + t * VECTORS, w, begin + t, end, cols, bf16);
-}
-/* Sums of all of them; x: of this lane's choice, of which there are x_cols columns or none. */
-GPU_FN void pieces_multiply(float (*acc)[GPU_FEW_SUMS], struct gpu_u4 *stages,
-                            const struct expert_rows *w, const uint16_t *x, uint32_t begin,
-                            uint32_t end, uint32_t cols, uint32_t x_cols, const bool bf16) {
-    struct piece_rest r;
-    uint32_t here = 0;
+GPU_FN void clear_sums(float (*acc)[GPU_FEW_SUMS]) {
     GPU_UNROLL
     for (uint32_t m = 0; m < PAIR; m++) {
         GPU_UNROLL
         for (uint32_t i = 0; i < GPU_FEW_SUMS; i++)
             acc[m][i] = 0;
     }
+}
+
+/* ------------------------------------------------------------------------------- all choices */
+
+/* The pieces that a wave has yet to ask for. */
+struct stream {
+    const uint8_t *from;
+    uint32_t entry, left_of_entry, left;
+};
+GPU_FN void fetch_next(const struct gpu_experts *a, const struct gpu_expert_list *l,
+                       struct stream *m, uint8_t *stage, uint32_t pieces_of_expert,
+                       const bool bf16) {
+    if (m->left) {
+        if (!m->left_of_entry) {
+            m->entry++;
+            m->from = a->w + l->expert[m->entry] * a->w_stride;
+            m->left_of_entry = pieces_of_expert;
+        }
+        fetch_piece(stage, m->from, bf16);
+        m->from += piece_bytes(bf16);
+        m->left_of_entry--;
+        m->left--;
+    }
+    gpu_copy_commit();
+}
+
+/* Results of a pair of tiles, of the `n` choices whose order is at `order`. */
+GPU_FN void put_pair(const struct gpu_experts *a, const uint16_t *order, uint32_t n, uint32_t pair,
+                     float (*acc)[GPU_FEW_SUMS], const bool up) {
     GPU_UNROLL
-    for (uint32_t j = 0; j < 2; j++)
-        load_x(&r.x[j], x, begin * piece_cols(bf16) + lane_col(bf16) + j * 8, x_cols);
-    if (!bf16)
-        load_scales(&r, w, begin, cols);
+    for (uint32_t i = 0; i < GPU_FEW_SUMS; i++) {
+        if (gpu_sum_col(i) >= n)
+            continue;
+        const uint64_t at = (uint64_t)order[gpu_sum_col(i)] * a->out_stride;
+        if (up) {
+            const uint32_t row = pair * TILE + gpu_sum_row(i);
+            if (row < a->rows)
+                a->h[at + row] = gpu_to_bf16(activate(a, acc[0][i], acc[1][i]));
+            continue;
+        }
+        GPU_UNROLL
+        for (uint32_t m = 0; m < PAIR; m++) {
+            const uint32_t row = (pair * PAIR + m) * TILE + gpu_sum_row(i);
+            if (row < a->rows)
+                a->each[at + row] = acc[m][i];
+        }
+    }
+}
+
+/* Down: who chose what was known before h was, so that weights are asked for above the wait for the
+ * kernel before, which made h. */
+GPU_FN void experts_stream(const struct gpu_experts *a, experts_shared *s, const bool up,
+                           const bool bf16) {
+    const struct gpu_expert_list *l = &s->list;
+    const uint32_t rows = up ? TILE : TILE * PAIR, pairs = (a->rows + rows - 1) / rows;
+    const uint32_t pieces = (a->cols + piece_cols(bf16) - 1) / piece_cols(bf16);
+    const uint32_t waves = gpu_blocks_x() * gpu_waves();
+    const uint32_t wave = gpu_block_x() * gpu_waves() + gpu_wave();
+    if (up) {
+        gpu_wait_previous();
+        gpu_launch_next();
+    }
+    list_choices(a, s);
+    const uint64_t work = (uint64_t)l->n * pairs;
+    const uint32_t begin = (uint32_t)(work * wave / waves);
+    const uint32_t end = (uint32_t)(work * (wave + 1) / waves);
+    uint32_t entry = begin / pairs, pair = begin % pairs;
+    uint8_t *ring = s->ring[gpu_wave()][0];
+    struct stream m;
+    m.entry = entry;
+    m.left_of_entry = (pairs - pair) * pieces;
+    m.left = (end - begin) * pieces;
+    m.from = a->w;
+    if (begin < end)
+        m.from += l->expert[entry] * a->w_stride + (uint64_t)pair * pieces * piece_bytes(bf16);
+    GPU_UNROLL
+    for (uint32_t t = 0; t < STAGES; t++)
+        fetch_next(a, l, &m, ring + t * GPU_PIECE_BYTES, pairs * pieces, bf16);
+    if (!up) {
+        gpu_wait_previous();
+        gpu_launch_next();
+    }
+    uint32_t here = 0;
     GPU_ROLLED
-    for (uint32_t piece = begin; piece < end; piece++) {
-        struct gpu_u4 *stage = stages + here * VECTORS;
-        gpu_copy_wait(GPU_EXPERT_STAGES - 1);
-        if (bf16)
-            multiply_bf16(acc, stage, &r, x, piece, x_cols);
-        else if (has_large_scale(&r))
-            multiply_large(acc, stage, &r, w, x, piece, cols, x_cols);
-        else
-            multiply_codes(acc, stage, &r, w, x, piece, cols, x_cols);
-        piece_fetch(stage, w, piece + STAGES, end, cols, bf16);
-        here = here + 1 < STAGES ? here + 1 : 0;
+    for (uint32_t at = begin; at < end; at++) {
+        const uint32_t first = l->first[entry], n = l->first[entry + 1] - first;
+        float acc[PAIR][GPU_FEW_SUMS];
+        struct piece_x x = {a->x, 0, {{0, 0, 0, 0}, {0, 0, 0, 0}}};
+        clear_sums(acc);
+        if (gpu_strip_row(0) < n) {
+            const uint32_t slot = l->order[first + gpu_strip_row(0)];
+            x.x += (uint64_t)(up ? slot / a->top_k : slot) * a->x_stride;
+            x.cols = a->cols;
+        }
+        begin_x(&x, 0, bf16);
+        GPU_ROLLED
+        for (uint32_t piece = 0; piece < pieces; piece++) {
+            uint8_t *stage = ring + here * GPU_PIECE_BYTES;
+            gpu_copy_wait(GPU_EXPERT_STAGES - 1);
+            gpu_wave_meet(); /* what other lanes copied is there */
+            multiply_piece(acc, stage, &x, piece, bf16);
+            gpu_wave_meet(); /* nobody reads it any more */
+            fetch_next(a, l, &m, stage, pairs * pieces, bf16);
+            here = here + 1 < STAGES ? here + 1 : 0;
+        }
+        put_pair(a, l->order + first, n, pair, acc, up);
+        if (++pair == pairs) {
+            pair = 0;
+            entry++;
+        }
     }
     gpu_copy_wait(0);
 }
 
-/* ------------------------------------------------------------------------------- up */
+GPU_KERNEL(weir_experts_up, gpu_experts, STREAM_THREADS, 2) {
+    GPU_SHARED(experts_shared, s);
+    experts_stream(&a, s, true, false);
+}
+GPU_KERNEL(weir_experts_up_bf16, gpu_experts, STREAM_THREADS, 2) {
+    GPU_SHARED(experts_shared, s);
+    experts_stream(&a, s, true, true);
+}
+GPU_KERNEL(weir_experts_down, gpu_experts, STREAM_THREADS, 2) {
+    GPU_SHARED(experts_shared, s);
+    experts_stream(&a, s, false, false);
+}
+GPU_KERNEL(weir_experts_down_bf16, gpu_experts, STREAM_THREADS, 2) {
+    GPU_SHARED(experts_shared, s);
+    experts_stream(&a, s, false, true);
+}
 
-/* h = act(w1 z, w3 z): 16 rows of both matrices a block, its waves share the columns. */
-GPU_FN void experts_up(const struct gpu_experts *a, experts_shared *s, const bool bf16) {
-    gpu_wait_previous();
-    gpu_launch_next();
-    const uint32_t row0 = gpu_block_x() * TILE, wave = gpu_wave();
-    const struct expert_choices c = choices_of(a, s->slots);
-    if (!c.n)
-        return;
-    struct gpu_u4 *stages = (struct gpu_u4 *)s->codes[wave];
-    struct expert_rows w;
-    GPU_UNROLL
-    for (uint32_t m = 0; m < PAIR; m++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++)
-            take_row(a, &w, m, m, i, row0 + gpu_strip_row(i), c.expert, bf16);
-    }
+/* ------------------------------------------------------------------------------- one row, up */
+
+/* So few choices do not fill a device with waves: those of a block share the columns of a pair. */
+GPU_FN void experts_up_row(const struct gpu_experts *a, struct gpu_experts_row_shared *s,
+                           const bool bf16) {
+    const uint32_t slot = gpu_block_y(), pair = gpu_block_x(), wave = gpu_wave();
     const uint32_t pieces = (a->cols + piece_cols(bf16) - 1) / piece_cols(bf16);
     const uint32_t begin = wave * pieces / gpu_waves(), end = (wave + 1) * pieces / gpu_waves();
-    pieces_begin(stages, &w, begin, end, a->cols, bf16);
-    gpu_barrier(); /* s->slots is there */
-    for (uint32_t base = 0; base < c.n; base += GPU_FEW) {
-        float acc[PAIR][GPU_FEW_SUMS];
-        const uint32_t at = base + gpu_strip_row(0);
-        const uint16_t *x = a->x;
-        if (base > 0)
-            pieces_begin(stages, &w, begin, end, a->cols, bf16);
-        if (at < c.n)
-            x += (uint64_t)(slot_of(a, s->slots, &c, at) / a->top_k) * a->x_stride;
-        pieces_multiply(acc, stages, &w, x, begin, end, a->cols, at < c.n ? a->cols : 0, bf16);
-        GPU_UNROLL
-        for (uint32_t m = 0; m < PAIR; m++) {
-            GPU_UNROLL
-            for (uint32_t i = 0; i < GPU_FEW_SUMS; i++)
-                s->part[wave][m][gpu_sum_col(i)][gpu_sum_row(i)] = acc[m][i];
-        }
-        gpu_barrier();
-        const uint32_t r = gpu_thread() % TILE, mine = gpu_thread() / TILE;
-        if (mine < GPU_FEW && base + mine < c.n && row0 + r < a->rows) {
-            float gate = 0, up = 0;
-            for (uint32_t i = 0; i < gpu_waves(); i++) {
-                gate += s->part[i][0][mine][r];
-                up += s->part[i][1][mine][r];
-            }
-            a->h[(uint64_t)slot_of(a, s->slots, &c, base + mine) * a->out_stride + row0 + r] =
-                gpu_to_bf16(activate(a, gate, up));
-        }
-        gpu_barrier();
+    uint8_t *ring = s->ring[wave][0];
+    struct piece_x x = {a->x, 0, {{0, 0, 0, 0}, {0, 0, 0, 0}}};
+    float acc[PAIR][GPU_FEW_SUMS];
+    gpu_wait_previous();
+    gpu_launch_next();
+    const uint8_t *from = a->w + (uint64_t)(uint32_t)a->ids[slot] * a->w_stride +
+                          ((uint64_t)pair * pieces + begin) * piece_bytes(bf16);
+    GPU_UNROLL
+    for (uint32_t t = 0; t < STAGES; t++) {
+        if (begin + t < end)
+            fetch_piece(ring + t * GPU_PIECE_BYTES, from + t * piece_bytes(bf16), bf16);
+        gpu_copy_commit();
     }
-}
-GPU_KERNEL(weir_experts_up, gpu_experts, UP_THREADS, 3) {
-    GPU_SHARED(experts_shared, s);
-    experts_up(&a, s, false);
-}
-GPU_KERNEL(weir_experts_up_bf16, gpu_experts, UP_THREADS, 3) {
-    GPU_SHARED(experts_shared, s);
-    experts_up(&a, s, true);
-}
-
-/* ------------------------------------------------------------------------------- down */
-
-/* each = w2 h: 32 rows a wave, all columns. Who chose what was known before h was: weights are
- * asked for above the wait for the kernel before, which made h. */
-GPU_FN void experts_down(const struct gpu_experts *a, struct gpu_experts_down_shared *s,
-                         const bool bf16) {
-    const uint32_t wave = gpu_wave();
-    const uint32_t row0 = (gpu_block_x() * gpu_waves() + wave) * TILE * PAIR;
-    const struct expert_choices c = choices_of(a, s->slots);
-    if (!c.n) {
-        gpu_wait_previous();
-        return;
+    clear_sums(acc);
+    x.cols = gpu_strip_row(0) == 0 ? a->cols : 0;
+    begin_x(&x, begin, bf16);
+    uint32_t here = 0;
+    GPU_ROLLED
+    for (uint32_t piece = begin; piece < end; piece++) {
+        uint8_t *stage = ring + here * GPU_PIECE_BYTES;
+        gpu_copy_wait(GPU_EXPERT_STAGES - 1);
+        gpu_wave_meet();
+        multiply_piece(acc, stage, &x, piece, bf16);
+        gpu_wave_meet();
+        if (piece + STAGES < end)
+            fetch_piece(stage, from + (piece + STAGES - begin) * piece_bytes(bf16), bf16);
+        gpu_copy_commit();
+        here = here + 1 < STAGES ? here + 1 : 0;
     }
-    struct gpu_u4 *stages = (struct gpu_u4 *)s->codes[wave];
-    struct expert_rows w;
+    gpu_copy_wait(0);
     GPU_UNROLL
     for (uint32_t m = 0; m < PAIR; m++) {
         GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_STRIPS; i++)
-            take_row(a, &w, m, 0, i, row0 + m * TILE + gpu_strip_row(i), c.expert, bf16);
+        for (uint32_t i = 0; i < GPU_FEW_SUMS; i++)
+            if (gpu_sum_col(i) == 0)
+                s->part[wave][m][gpu_sum_row(i)] = acc[m][i];
     }
-    const uint32_t pieces = (a->cols + piece_cols(bf16) - 1) / piece_cols(bf16);
-    const uint32_t end = row0 < a->rows ? pieces : 0;
-    pieces_begin(stages, &w, 0, end, a->cols, bf16);
-    gpu_wait_previous();
-    gpu_launch_next();
-    gpu_barrier(); /* s->slots is there */
-    for (uint32_t base = 0; base < c.n; base += GPU_FEW) {
-        float acc[PAIR][GPU_FEW_SUMS];
-        const uint32_t at = base + gpu_strip_row(0);
-        const uint16_t *x = a->x;
-        if (base > 0)
-            pieces_begin(stages, &w, 0, end, a->cols, bf16);
-        if (at < c.n)
-            x += (uint64_t)slot_of(a, s->slots, &c, at) * a->x_stride;
-        pieces_multiply(acc, stages, &w, x, 0, end, a->cols, at < c.n ? a->cols : 0, bf16);
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GPU_FEW_SUMS; i++) {
-            const uint32_t mine = base + gpu_sum_col(i);
-            if (mine >= c.n)
-                continue;
-            float *each = a->each + (uint64_t)slot_of(a, s->slots, &c, mine) * a->out_stride;
-            GPU_UNROLL
-            for (uint32_t m = 0; m < PAIR; m++) {
-                const uint32_t row = row0 + m * TILE + gpu_sum_row(i);
-                if (row < a->rows)
-                    each[row] = acc[m][i];
-            }
-        }
+    gpu_barrier();
+    const uint32_t row = pair * TILE + gpu_thread();
+    if (gpu_thread() >= TILE || row >= a->rows)
+        return;
+    float gate = 0, up = 0;
+    for (uint32_t w = 0; w < gpu_waves(); w++) {
+        gate += s->part[w][0][gpu_thread()];
+        up += s->part[w][1][gpu_thread()];
     }
+    a->h[(uint64_t)slot * a->out_stride + row] = gpu_to_bf16(activate(a, gate, up));
 }
-GPU_KERNEL(weir_experts_down, gpu_experts, DOWN_THREADS, 5) {
-    GPU_SHARED(struct gpu_experts_down_shared, s);
-    experts_down(&a, s, false);
+GPU_KERNEL(weir_experts_up_row, gpu_experts, ROW_THREADS, 3) {
+    GPU_SHARED(struct gpu_experts_row_shared, s);
+    experts_up_row(&a, s, false);
 }
-GPU_KERNEL(weir_experts_down_bf16, gpu_experts, DOWN_THREADS, 5) {
-    GPU_SHARED(struct gpu_experts_down_shared, s);
-    experts_down(&a, s, true);
+GPU_KERNEL(weir_experts_up_row_bf16, gpu_experts, ROW_THREADS, 3) {
+    GPU_SHARED(struct gpu_experts_row_shared, s);
+    experts_up_row(&a, s, true);
 }

@@ -1,10 +1,10 @@
-/* experts.h: what kernels of routed experts have in common: rows of weights, MXFP4 codes as BF16,
- * the activation.
+/* experts.h: what kernels of routed experts have in common: weights as pack.h lays them out, MXFP4
+ * codes as BF16, the activation.
  *
- * A lane reads 16 bytes of codes: the 32 that share a scale, of its row. They make four strips;
- * what a strip of x holds is taken from the same columns, so that neither side is laid out anew.
- * Codes become BF16 exactly: the three bits of a magnitude are the last two of an exponent and the
- * first of a mantissa, 2^126 too small; that factor and the scale are one multiplication. */
+ * A lane reads 16 bytes of a row: the 32 codes that share a scale, or 8 BF16. Codes make four
+ * strips; a strip of x is of the same columns. Codes become BF16 exactly: the three bits of a
+ * magnitude are the last two of an exponent and the first of a mantissa, 2^126 too small; that
+ * factor and the scale are one multiplication. */
 #ifndef WEIR_OPS_GPU_KERNELS_EXPERTS_H
 #define WEIR_OPS_GPU_KERNELS_EXPERTS_H
 
@@ -13,9 +13,23 @@
 
 enum {
     TILE = 16,
-    PIECE = 128, /* columns of four products of tiles: 32 of each of four groups of lanes */
-    PAIR = 2,    /* tiles of W that a wave has: of two matrices, or of two parts of one */
+    PAIR = 2, /* tiles of a piece: of two matrices, or of two parts of one */
 };
+
+GPU_FN uint32_t piece_cols(const bool bf16) {
+    return bf16 ? GPU_PIECE_COLS_BF16 : GPU_PIECE_COLS;
+}
+GPU_FN uint32_t piece_bytes(const bool bf16) {
+    return bf16 ? GPU_PIECE_BYTES_BF16 : GPU_PIECE_BYTES;
+}
+/* Of the columns of a piece, where this lane's begin. */
+GPU_FN uint32_t lane_col(const bool bf16) {
+    return bf16 ? gpu_strip_k() : gpu_strip_k() / 8 * 32;
+}
+/* This lane's vector of strip i of tile m of a piece; behind all vectors the scales, likewise. */
+GPU_FN uint32_t lane_vector(uint32_t m, uint32_t i) {
+    return (m * TILE + gpu_strip_row(i)) * 4 + gpu_strip_k() / 8;
+}
 
 /* BF16 of 2^(s - 127) * 2^126 in both halves, for scale bytes to 128; of larger ones the rest of
  * the factor is scale_more. */
@@ -28,18 +42,17 @@ GPU_FN uint32_t scale_more(uint32_t s) {
     return s == 255 ? 0x7FC07FC0u : more;
 }
 
-/* Eight codes as BF16 pairs of elements (0, 4), (1, 5), (2, 6), (3, 7). Two codes 16 bits apart are
- * put where magnitude and sign of BF16 belong by one multiplication: its two copies do not meet. */
-GPU_FN struct gpu_u4 widen_codes(uint32_t codes, uint32_t scale) {
-    uint32_t pair[4];
-    GPU_UNROLL
-    for (uint32_t p = 0; p < 4; p++) {
-        const uint32_t low = p < 2 ? codes : codes >> 8;
-        const uint32_t two = p % 2 ? gpu_two_shifts(low & 0x00F000F0u, 2, 8)
-                                   : gpu_two_shifts(low & 0x000F000Fu, 6, 12);
-        pair[p] = gpu_bf16_mul(two & 0x81C081C0u, scale);
-    }
-    const struct gpu_u4 v = {pair[0], pair[1], pair[2], pair[3]};
+GPU_FN uint32_t rotate_right(uint32_t v, uint32_t by) {
+    return v >> by | v << (32 - by);
+}
+/* A word of eight codes (pack.h) as BF16 pairs. */
+GPU_FN struct gpu_u4 widen_codes(uint32_t word, uint32_t scale) {
+    const uint32_t mask = 0x81C081C0u; /* signs and magnitudes of a pair */
+    /* The last pair: three copies of its bits, which do not meet, each put in place by one. */
+    const uint32_t last = (word & 0x001B001Bu) * (1u << 3 | 1u << 8 | 1u << 14);
+    const struct gpu_u4 v = {
+        gpu_bf16_mul(word & mask, scale), gpu_bf16_mul(rotate_right(word, 3) & mask, scale),
+        gpu_bf16_mul(rotate_right(word, 6) & mask, scale), gpu_bf16_mul(last & mask, scale)};
     return v;
 }
 GPU_FN struct gpu_u4 times_pairs(struct gpu_u4 v, uint32_t factor) {
@@ -47,11 +60,8 @@ GPU_FN struct gpu_u4 times_pairs(struct gpu_u4 v, uint32_t factor) {
                              gpu_bf16_mul(v.z, factor), gpu_bf16_mul(v.w, factor)};
     return w;
 }
-/* Eight elements of x in the same order. */
-GPU_FN struct gpu_u4 like_codes(struct gpu_u4 v) {
-    const struct gpu_u4 w = {(v.x & 0xFFFFu) | v.z << 16, v.x >> 16 | (v.z & 0xFFFF0000u),
-                             (v.y & 0xFFFFu) | v.w << 16, v.y >> 16 | (v.w & 0xFFFF0000u)};
-    return w;
+GPU_FN uint32_t word_of(struct gpu_u4 v, const uint32_t j) {
+    return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
 }
 
 GPU_FN float activate(const struct gpu_experts *a, float gate, float up) {

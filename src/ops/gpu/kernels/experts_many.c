@@ -5,8 +5,8 @@
  * go from memory into registers and nowhere else, become BF16 there, and serve up to 128 choices.
  * Rows of x come through shared memory in stages of 128 columns, by copies that go on while earlier
  * ones are multiplied. A block takes several groups of rows without a pause between.
- * Invariant that bites: group g of four lanes multiplies columns 32 g to 32 g + 31 of a stage,
- * eight at a time; in shared memory the pieces lie in the order in which they are read. */
+ * Invariant that bites: with codes group g of four lanes multiplies columns 32 g to 32 g + 31 of a
+ * stage, eight at a time; in shared memory the pieces lie in the order in which they are read. */
 #include "ops/gpu/kernels/experts.h"
 
 enum {
@@ -17,6 +17,7 @@ enum {
     MANY_TILE = GPU_WAVE == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64,
     MANY_HIGH = MANY_TILE / TILE,
     MANY_STAGES = GPU_WAVE == 32 ? 3 : 2,
+    PIECE = GPU_PIECE_COLS,
     MANY_ROW = PIECE + 32,
 };
 #if GPU_WAVE == 32
@@ -128,7 +129,7 @@ GPU_FN bool many_tile(const struct gpu_experts *a, many_shared *s, const bool up
 
 /* Asks for a stage of x, of `high` times 16 choices. */
 GPU_FN void many_fetch(const struct gpu_experts *a, const many_shared *s, uint16_t (*x)[MANY_ROW],
-                       uint32_t piece, uint32_t high) {
+                       uint32_t piece, uint32_t high, const bool bf16) {
     enum { PIECES = PIECE / 8 };
     GPU_UNROLL
     for (uint32_t i = 0; i < MANY_TILE * PIECES / MANY_THREADS; i++) {
@@ -136,7 +137,7 @@ GPU_FN void many_fetch(const struct gpu_experts *a, const many_shared *s, uint16
         const uint32_t k = piece * PIECE + q * 8;
         const bool there = c < s->n && k < a->cols;
         if (c < high * TILE)
-            gpu_copy16(&x[c][(q % 4 * 4 + q / 4) * 8],
+            gpu_copy16(&x[c][(bf16 ? q : q % 4 * 4 + q / 4) * 8],
                        there ? a->x + (uint64_t)s->from[c] * a->x_stride + k : a->x, there);
     }
 }
@@ -146,29 +147,28 @@ struct many_weights {
     struct gpu_u4 codes[PAIR][GPU_STRIPS];
     uint32_t scale[PAIR][GPU_STRIPS];
 };
-/* Columns from k on, of the block's rows from row0 on. */
+/* Of a piece of 128 columns, the block's rows from row0 on; of BF16, the part for products j. */
 GPU_FN void many_take(const struct gpu_experts *a, struct many_weights *w, uint64_t expert,
-                      uint32_t row0, uint32_t k, const bool up, const bool bf16) {
+                      uint32_t row0, uint32_t piece, uint32_t j, const bool up, const bool bf16) {
     const struct gpu_u4 none = {0, 0, 0, 0};
+    const uint32_t rows = up ? TILE : TILE * PAIR, pairs = (a->rows + rows - 1) / rows;
+    const uint32_t pieces = (a->cols + piece_cols(bf16) - 1) / piece_cols(bf16);
+    const uint32_t at = bf16 ? piece * 4 + j : piece;
+    uint32_t pair = row0 / rows + gpu_wave();
+    pair = pair < pairs ? pair : pairs - 1;
+    const uint8_t *from =
+        a->w + expert * a->w_stride + ((uint64_t)pair * pieces + at) * piece_bytes(bf16);
     GPU_UNROLL
     for (uint32_t m = 0; m < PAIR; m++) {
         GPU_UNROLL
         for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-            const uint32_t of = up ? m : 0;
-            uint64_t row = row0 + (up ? 0 : m * GPU_MANY_ROWS) + gpu_wave() * TILE;
-            row += gpu_strip_row(i);
-            row = row < a->rows ? row : a->rows - 1;
             w->codes[m][i] = none;
             w->scale[m][i] = 0;
-            if (k >= a->cols)
+            if (at >= pieces)
                 continue;
-            const uint8_t *codes = a->codes[of] + expert * a->codes_stride;
-            if (bf16) {
-                w->codes[m][i] = gpu_load16_stream(codes + (row * a->cols + k) * 2);
-                continue;
-            }
-            w->codes[m][i] = gpu_load16_stream(codes + (row * a->cols + k) / 2);
-            w->scale[m][i] = a->scales[of][expert * a->scales_stride + (row * a->cols + k) / 32];
+            w->codes[m][i] = gpu_load16_stream(from + lane_vector(m, i) * 16);
+            if (!bf16)
+                w->scale[m][i] = from[GPU_PIECE_BYTES_BF16 + lane_vector(m, i)];
         }
     }
 }
@@ -178,15 +178,10 @@ GPU_FN void many_strips(struct gpu_strips *strips, const struct many_weights *w,
                         uint32_t j, const bool bf16) {
     GPU_UNROLL
     for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-        const struct gpu_u4 c = w->codes[m][i];
-        strips->row[i] = c;
+        strips->row[i] = w->codes[m][i];
         if (bf16)
             continue;
-        strips->row[i] = widen_codes(j == 0   ? c.x
-                                     : j == 1 ? c.y
-                                     : j == 2 ? c.z
-                                              : c.w,
-                                     scale_pair(w->scale[m][i]));
+        strips->row[i] = widen_codes(word_of(w->codes[m][i], j), scale_pair(w->scale[m][i]));
         if (w->scale[m][i] > 128)
             strips->row[i] = times_pairs(strips->row[i], scale_more(w->scale[m][i]));
     }
@@ -208,8 +203,6 @@ GPU_FN void many_multiply(struct gpu_sums *acc, const struct many_weights *w,
         GPU_UNROLL
         for (uint32_t i = 0; i < GPU_STRIPS; i++) {
             b.row[i] = gpu_load16(&x[h * TILE + gpu_strip_row(i)][j * 32 + gpu_strip_k()]);
-            if (!bf16)
-                b.row[i] = like_codes(b.row[i]);
         }
         GPU_UNROLL
         for (uint32_t m = 0; m < PAIR; m++)
@@ -260,7 +253,7 @@ GPU_FN void many_finish(const struct gpu_experts *a, many_shared *s, const struc
             }
             gpu_barrier();
             const uint32_t c = gpu_thread() / LANES, r = gpu_thread() % LANES * 8;
-            const uint32_t row = row0 + m * GPU_MANY_ROWS + r;
+            const uint32_t row = up ? row0 + r : row0 + (r / TILE * PAIR + m) * TILE + r % TILE;
             if (c >= TILE || h * TILE + c >= s->n || row >= a->rows)
                 continue;
             float sum[8];
@@ -278,7 +271,6 @@ GPU_FN void experts_many(const struct gpu_experts *a, many_shared *s, const bool
     const uint32_t left = (a->rows - first + wide - 1) / wide;
     const uint32_t pieces = (a->cols + PIECE - 1) / PIECE;
     const uint32_t steps = pieces * (left < GPU_MANY_GROUPS ? left : GPU_MANY_GROUPS);
-    const uint32_t lane_k = gpu_strip_k() / 8 * 32; /* of the group of lanes, in a stage */
     struct gpu_sums acc[MANY_HIGH * PAIR];
     struct many_weights now, next;
     gpu_wait_previous();
@@ -296,29 +288,28 @@ GPU_FN void experts_many(const struct gpu_experts *a, many_shared *s, const bool
     }
     for (uint32_t t = 0; t < MANY_STAGES - 1; t++) {
         if (t < steps)
-            many_fetch(a, s, s->x[t], ahead, high);
+            many_fetch(a, s, s->x[t], ahead, high, bf16);
         gpu_copy_commit();
         ahead = ahead + 1 < pieces ? ahead + 1 : 0;
     }
-    many_take(a, &now, expert, row0, lane_k, up, bf16);
+    many_take(a, &now, expert, row0, 0, 0, up, bf16);
     GPU_ROLLED
     for (uint32_t t = 0; t < steps; t++) {
         gpu_copy_wait(MANY_STAGES - 2);
         gpu_barrier(); /* everybody's have come, and nobody reads what the next ones replace */
         if (t + MANY_STAGES - 1 < steps)
-            many_fetch(a, s, s->x[there], ahead, high);
+            many_fetch(a, s, s->x[there], ahead, high, bf16);
         gpu_copy_commit();
         const bool last = piece + 1 == pieces;
         const uint32_t next_row0 = last ? row0 + wide : row0, next_piece = last ? 0 : piece + 1;
         /* Weights of the step after this one; BF16, of the products after the next ones. */
         if (!bf16)
-            many_take(a, &next, expert, next_row0, next_piece * PIECE + lane_k, up, false);
+            many_take(a, &next, expert, next_row0, next_piece, 0, up, false);
         GPU_UNROLL
         for (uint32_t j = 0; j < 4; j++) {
             if (bf16)
-                many_take(a, &next, expert, j < 3 ? row0 : next_row0,
-                          (j < 3 ? piece * PIECE + (j + 1) * 8 : next_piece * PIECE) + lane_k, up,
-                          true);
+                many_take(a, &next, expert, j < 3 ? row0 : next_row0, j < 3 ? piece : next_piece,
+                          (j + 1) % 4, up, true);
             many_multiply(acc, &now, s->x[here], j, high, bf16);
             if (bf16)
                 now = next;

@@ -1,117 +1,164 @@
-/* linear.c: products of BF16 matrices with up to four rows, where reading the matrix is all the
- * time there is: every lane multiplies what it loads. A lane takes 16 bytes of contiguous k of W
- * straight into registers, several such loads on their way at once, and `split` waves share the
- * columns of a group of rows, so that small matrices fill the device too. */
+/* linear.c: products of BF16 matrices with one row or two, where reading the matrix is all the
+ * time there is: every lane multiplies what it loads. A wave has GEMV_ROWS rows of W, of which what
+ * it reads of x serves all, and `split` waves share their columns, 8 a lane at a time in turn. W
+ * comes through stages in shared memory that no other lane reads: a longer row of registers, so
+ * that much is on its way all the time. */
 #include "ops/gpu/kernels/parts.h"
 #include "ops/gpu/kernels/rows.h"
 
 enum {
-    LINEAR_THREADS = 256,
-    GEMV_ROWS = 2, /* of W that a wave has in hand: what it reads of x serves both */
-    GEMV_DEEP = 4, /* loads of each on their way */
+    GEMV_THREADS = 256,
+    GEMV_ROWS = GPU_GEMV_ROWS,
+    VECTORS = GEMV_ROWS * GPU_WAVE, /* of a stage */
+    ROWS_MOST = 2,
 };
+struct gemv {
+    const struct gpu_linear *a;
+    const struct gpu_linear_part *part;
+    uint32_t first, pieces; /* pieces of 8 columns a lane of the first term, and of both */
+    uint32_t row0;          /* of W */
+};
+/* Where a piece lies for this lane. */
+struct gemv_piece {
+    uint32_t term, k, cols;
+};
+GPU_FN struct gemv_piece piece_of(const struct gemv *g, uint32_t piece) {
+    const uint32_t term = piece >= g->first ? 1 : 0;
+    const struct gemv_piece p = {term,
+                                 (piece - (term ? g->first : 0)) * 8 * GPU_WAVE + gpu_lane() * 8,
+                                 term ? g->part->cols2 : g->part->cols};
+    return p;
+}
 
-/* Adds the products of this lane's columns. `w`: this wave's rows; `first` and `step`: its vectors
- * of eight columns. */
-GPU_FN void gemv_add(float (*acc)[4], const uint16_t *const *w, const uint16_t *x,
-                     uint32_t x_stride, uint32_t x_rows, uint32_t vectors, uint32_t first,
-                     uint32_t step, const uint32_t most) {
-    for (uint32_t v = first; v < vectors; v += GEMV_DEEP * step) {
-        struct gpu_u4 have[GEMV_ROWS][GEMV_DEEP];
+/* Beyond the last row: the last once more, and nothing is done with it. */
+GPU_FN void fetch_w(const struct gemv *g, struct gpu_u4 *stage, uint32_t piece) {
+    if (piece < g->pieces) {
+        const struct gemv_piece p = piece_of(g, piece);
+        const uint16_t *w = matrix_of(g->part, p.term);
         GPU_UNROLL
-        for (uint32_t u = 0; u < GEMV_DEEP; u++) {
-            GPU_UNROLL
-            for (uint32_t r = 0; r < GEMV_ROWS; r++) {
-                const struct gpu_u4 none = {0, 0, 0, 0};
-                have[r][u] = none;
-                if (v + u * step < vectors)
-                    have[r][u] = gpu_load16_stream(w[r] + (uint64_t)(v + u * step) * 8);
-            }
+        for (uint32_t r = 0; r < GEMV_ROWS; r++) {
+            const uint64_t row = g->row0 + r < g->part->rows ? g->row0 + r : g->part->rows - 1;
+            if (p.k < p.cols)
+                gpu_copy16(stage + r * GPU_WAVE + gpu_lane(), w + row * p.cols + p.k, true);
         }
-        gpu_wait_previous(); /* the matrix was there before; x was not */
+    }
+    gpu_copy_commit();
+}
+GPU_FN void load_x(const struct gemv *g, struct gpu_u4 *x, uint32_t piece, const uint32_t most) {
+    const struct gpu_u4 none = {0, 0, 0, 0};
+    const struct gemv_piece p = piece_of(g, piece);
+    const uint16_t *from = x_of(g->part, p.term);
+    const uint32_t stride = p.term ? g->part->x2_stride : g->part->x_stride;
+    GPU_UNROLL
+    for (uint32_t m = 0; m < most; m++) {
+        const uint32_t row = m < g->a->x_rows ? m : g->a->x_rows - 1;
+        x[m] = none;
+        if (piece < g->pieces && p.k < p.cols)
+            x[m] = gpu_load16(from + (uint64_t)row * stride + p.k);
+    }
+}
+GPU_FN void multiply(float (*acc)[ROWS_MOST], const struct gpu_u4 *stage, const struct gpu_u4 *x,
+                     const uint32_t most) {
+    float w[GEMV_ROWS][8];
+    GPU_UNROLL
+    for (uint32_t r = 0; r < GEMV_ROWS; r++)
+        widen_bf16x8(w[r], gpu_load16(stage + r * GPU_WAVE + gpu_lane()));
+    GPU_UNROLL
+    for (uint32_t m = 0; m < most; m++) {
+        float f[8];
+        widen_bf16x8(f, x[m]);
         GPU_UNROLL
-        for (uint32_t u = 0; u < GEMV_DEEP; u++) {
-            if (v + u * step >= vectors)
-                continue;
-            float wide[GEMV_ROWS][8];
+        for (uint32_t r = 0; r < GEMV_ROWS; r++) {
             GPU_UNROLL
-            for (uint32_t r = 0; r < GEMV_ROWS; r++)
-                widen_bf16x8(wide[r], have[r][u]);
-            GPU_UNROLL
-            for (uint32_t m = 0; m < most; m++) {
-                const uint32_t row = m < x_rows ? m : x_rows - 1;
-                float f[8];
-                widen_bf16x8(f, gpu_load16(x + (uint64_t)row * x_stride + (v + u * step) * 8));
-                GPU_UNROLL
-                for (uint32_t r = 0; r < GEMV_ROWS; r++) {
-                    GPU_UNROLL
-                    for (uint32_t e = 0; e < 8; e++)
-                        acc[r][m] += wide[r][e] * f[e];
-                }
-            }
+            for (uint32_t e = 0; e < 8; e++)
+                acc[r][m] += w[r][e] * f[e];
         }
     }
 }
 
-GPU_FN void gemv(const struct gpu_linear *a, struct gpu_gemv_shared *s, const uint32_t most) {
-    const struct gpu_linear_part *part = &a->part[part_of_block(a)];
+/* `rings`: of the waves, so many stages each; `parts`: the sums of each. */
+GPU_FN void gemv(const struct gpu_linear *a, struct gpu_u4 *rings, float *parts,
+                 const uint32_t most, const uint32_t stages) {
     const uint32_t wave = gpu_wave(), split = a->split, groups = gpu_waves() / split;
-    const uint32_t group = wave / split, share = wave % split;
-    const uint32_t row0 = ((gpu_block_x() - part->first_block) * groups + group) * GEMV_ROWS;
-    const uint32_t first = share * GPU_WAVE + gpu_lane(), step = split * GPU_WAVE;
-    float acc[GEMV_ROWS][4];
+    const uint32_t share = wave % split, each = GEMV_ROWS * most;
+    struct gpu_u4 *ring = rings + wave * stages * VECTORS, next[ROWS_MOST];
+    float acc[GEMV_ROWS][ROWS_MOST];
+    struct gemv g;
+    g.a = a;
+    g.part = &a->part[part_of_block(a)];
+    g.first = (g.part->cols + 8 * GPU_WAVE - 1) / (8 * GPU_WAVE);
+    g.pieces = g.first;
+    if (g.part->w2)
+        g.pieces += (g.part->cols2 + 8 * GPU_WAVE - 1) / (8 * GPU_WAVE);
+    const uint32_t block_row = (gpu_block_x() - g.part->first_block) * groups * GEMV_ROWS;
+    g.row0 = block_row + wave / split * GEMV_ROWS;
     GPU_UNROLL
     for (uint32_t r = 0; r < GEMV_ROWS; r++) {
         GPU_UNROLL
         for (uint32_t m = 0; m < most; m++)
             acc[r][m] = 0;
     }
-    GPU_ROLLED
-    for (uint32_t term = 0; term < (part->w2 ? 2u : 1u); term++) {
-        const uint32_t cols = term ? part->cols2 : part->cols;
-        const uint16_t *w[GEMV_ROWS];
-        GPU_UNROLL
-        for (uint32_t r = 0; r < GEMV_ROWS; r++) {
-            /* Beyond the last row: the last once more, and nothing is done with it. */
-            const uint64_t row = row0 + r < part->rows ? row0 + r : part->rows - 1;
-            w[r] = matrix_of(part, term) + row * cols;
-        }
-        gemv_add(acc, w, x_of(part, term), term ? part->x2_stride : part->x_stride, a->x_rows,
-                 cols / 8, first, step, most);
-    }
-    gpu_wait_previous(); /* of lanes that had no columns */
+    GPU_UNROLL
+    for (uint32_t t = 0; t < stages; t++)
+        fetch_w(&g, ring + t * VECTORS, share + t * split);
+    gpu_wait_previous(); /* the matrix was there before; x was not */
     gpu_launch_next();
+    load_x(&g, next, share, most);
+    uint32_t here = 0;
+    GPU_ROLLED
+    for (uint32_t piece = share; piece < g.pieces; piece += split) {
+        struct gpu_u4 *stage = ring + here * VECTORS, x[ROWS_MOST];
+        const struct gemv_piece p = piece_of(&g, piece);
+        GPU_UNROLL
+        for (uint32_t m = 0; m < most; m++)
+            x[m] = next[m];
+        load_x(&g, next, piece + split, most);
+        if (stages == 4) /* a constant is wanted */
+            gpu_copy_wait(3);
+        else if (stages == 3)
+            gpu_copy_wait(2);
+        else
+            gpu_copy_wait(1);
+        if (p.k < p.cols)
+            multiply(acc, stage, x, most);
+        fetch_w(&g, stage, piece + stages * split);
+        here = here + 1 < stages ? here + 1 : 0;
+    }
+    gpu_copy_wait(0);
     GPU_UNROLL
     for (uint32_t r = 0; r < GEMV_ROWS; r++) {
         GPU_UNROLL
         for (uint32_t m = 0; m < most; m++) {
             acc[r][m] = gpu_wave_sum(acc[r][m]);
             if (gpu_lane() == 0)
-                s->part[wave][r * most + m] = acc[r][m];
+                parts[wave * each + r * most + m] = acc[r][m];
         }
     }
     gpu_barrier();
-    const uint32_t each = GEMV_ROWS * most;
     if (gpu_thread() >= groups * each)
         return;
-    const uint32_t g = gpu_thread() / each, r = gpu_thread() % each / most, m = gpu_thread() % most;
-    const uint32_t row = ((gpu_block_x() - part->first_block) * groups + g) * GEMV_ROWS + r;
+    const uint32_t group = gpu_thread() / each, r = gpu_thread() % each / most;
+    const uint32_t m = gpu_thread() % most, row = block_row + group * GEMV_ROWS + r;
     float sum = 0;
     for (uint32_t i = 0; i < split; i++)
-        sum += s->part[g * split + i][r * most + m];
-    if (row < part->rows && m < a->x_rows)
-        put(part, m, row, sum);
+        sum += parts[(group * split + i) * each + r * most + m];
+    if (row < g.part->rows && m < a->x_rows)
+        put(g.part, m, row, sum);
 }
 
-GPU_KERNEL(weir_gemv_1, gpu_linear, LINEAR_THREADS, 3) {
-    GPU_SHARED(struct gpu_gemv_shared, s);
-    gemv(&a, s, 1);
-}
-GPU_KERNEL(weir_gemv_2, gpu_linear, LINEAR_THREADS, 3) {
-    GPU_SHARED(struct gpu_gemv_shared, s);
-    gemv(&a, s, 2);
-}
-GPU_KERNEL(weir_gemv_4, gpu_linear, LINEAR_THREADS, 3) {
-    GPU_SHARED(struct gpu_gemv_shared, s);
-    gemv(&a, s, 4);
-}
+#if GPU_WAVE == 32
+typedef struct gpu_gemv_shared_32 gemv_shared;
+typedef struct gpu_gemv_more_shared_32 gemv_more_shared;
+#else
+typedef struct gpu_gemv_shared_64 gemv_shared;
+typedef struct gpu_gemv_more_shared_64 gemv_more_shared;
+#endif
+#define GEMV(NAME, SHARED, ROWS, BLOCKS)                                                           \
+    GPU_KERNEL(NAME, gpu_linear, GEMV_THREADS, BLOCKS) {                                           \
+        GPU_SHARED(SHARED, s);                                                                     \
+        enum { STAGES = sizeof s->ring[0] / sizeof s->ring[0][0] };                                \
+        gemv(&a, (struct gpu_u4 *)s->ring, s->part[0], ROWS, STAGES);                              \
+    }
+GEMV(weir_gemv_1, gemv_shared, 1, 3)
+GEMV(weir_gemv_1_more, gemv_more_shared, 1, 4)
+GEMV(weir_gemv_2, gemv_shared, 2, 3)

@@ -1,4 +1,4 @@
-/* skinny.c: products of BF16 matrices with 5 to 64 rows, where reading the matrix still is nearly
+/* skinny.c: products of BF16 matrices with 3 to 64 rows, where reading the matrix still is nearly
  * all the time there is. A block has some rows of W and all rows of x; its waves share the columns,
  * 32 at a time in turn. A lane copies what it will multiply, of both sides, into stages in shared
  * memory that no other lane reads: a longer row of registers, with which nobody waits for anybody
@@ -115,7 +115,9 @@ GPU_FN void skinny(const struct gpu_linear *a, struct gpu_u4 *ring, float *parts
     GPU_ROLLED
     for (uint32_t piece = wave; piece < s.pieces; piece += waves) {
         struct gpu_u4 *stage = mine + here * vectors;
-        if (stages == 4) /* a constant is wanted */
+        if (stages == 5) /* a constant is wanted */
+            gpu_copy_wait(4);
+        else if (stages == 4)
             gpu_copy_wait(3);
         else if (stages == 3)
             gpu_copy_wait(2);
