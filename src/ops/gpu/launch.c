@@ -43,19 +43,30 @@ struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows, struc
                                sizeof(struct gpu_norm_shared)};
 }
 
-/* Shared memory of the kernel that takes rows one after another. */
-static uint32_t mix_many_bytes(const struct gpu_mix_norm *a) {
-    return (uint32_t)sizeof(struct gpu_mix_norm_shared) +
-           (GPU_MIX_PIECES + a->n_bank) * 2 * row_threads(a->cols, 16) * 16;
+/* The kernel that takes rows one after another, by clusters of so many blocks. */
+static struct gpu_launch mix_many(const struct gpu_mix_norm *a, uint32_t members,
+                                  struct gpu_shape shape) {
+    const uint32_t threads = row_threads(gpu_divide_up(a->cols, members), 16);
+    const uint32_t rows = a->rows < shape.multiprocessors ? a->rows : shape.multiprocessors;
+    return (struct gpu_launch){GPU_weir_mix_norm_many,
+                               rows * members,
+                               1,
+                               threads,
+                               (uint32_t)sizeof(struct gpu_mix_norm_shared) +
+                                   (GPU_MIX_PIECES + a->n_bank) * 2 * threads * 16,
+                               members};
 }
 
 static uint8_t mix_way(const struct gpu_mix_norm *a, struct gpu_shape shape) {
     const uint32_t members = row_members(a->rows, row_threads(a->cols, 8), shape);
-    /* Rows that come one after another have their loads behind the sums of others. */
-    if (members == 1 && shape.cluster && a->n_bank <= GPU_MIX_SOURCES && a->cols % 8 == 0 &&
-        !a->gather && mix_many_bytes(a) <= SHARED_MOST)
-        return GPU_MIX_MANY;
-    return members > 1 || !shape.cluster ? (uint8_t)members : GPU_MIX_SPLIT_2;
+    if (members > 1 || !shape.cluster)
+        return (uint8_t)members;
+    if (a->n_bank > GPU_MIX_SOURCES || a->cols % 8 || a->gather ||
+        mix_many(a, 1, shape).shared_bytes > SHARED_MOST)
+        return GPU_MIX_SPLIT_2;
+    /* Rows that come one after another have their loads behind the sums of others; two blocks a
+     * multiprocessor have their meetings behind each other's sums as well. */
+    return a->rows > shape.multiprocessors ? GPU_MIX_MANY_2 : GPU_MIX_MANY;
 }
 
 struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape shape) {
@@ -63,15 +74,11 @@ struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape s
         return none;
     if (!a->way)
         a->way = mix_way(a, shape);
-    const uint32_t all = row_threads(a->cols, 16);
     if (a->way == GPU_MIX_BLOCK)
-        return (struct gpu_launch){GPU_weir_mix_norm, a->rows, 1, all,
+        return (struct gpu_launch){GPU_weir_mix_norm, a->rows, 1, row_threads(a->cols, 16),
                                    sizeof(struct gpu_mix_norm_shared)};
-    if (a->way == GPU_MIX_MANY)
-        return (struct gpu_launch){GPU_weir_mix_norm_many,
-                                   a->rows < shape.multiprocessors ? a->rows
-                                                                   : shape.multiprocessors,
-                                   1, all, mix_many_bytes(a)};
+    if (a->way >= GPU_MIX_MANY)
+        return mix_many(a, a->way == GPU_MIX_MANY ? 1 : 2, shape);
     return (struct gpu_launch){GPU_weir_mix_norm_split,
                                a->rows * a->way,
                                1,

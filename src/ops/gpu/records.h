@@ -78,7 +78,14 @@ struct gpu_mix_norm {
     float eps;
 };
 /* How rows go to blocks: one each, a cluster of so many each, or one after another. */
-enum { GPU_MIX_BLOCK = 1, GPU_MIX_SPLIT_2, GPU_MIX_SPLIT_4 = 4, GPU_MIX_SPLIT_8 = 8, GPU_MIX_MANY };
+enum {
+    GPU_MIX_BLOCK = 1,
+    GPU_MIX_SPLIT_2,
+    GPU_MIX_SPLIT_4 = 4,
+    GPU_MIX_SPLIT_8 = 8,
+    GPU_MIX_MANY,
+    GPU_MIX_MANY_2, /* by halves */
+};
 
 /* Up to GPU_PARTS products y = W x (+ W2 x2) (+ y) of the same number of rows. W [rows, cols] BF16
  * as stored, cols a multiple of 8. */

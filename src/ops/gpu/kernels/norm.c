@@ -272,7 +272,8 @@ GPU_KERNEL(weir_mix_norm_split, gpu_mix_norm, MIX_THREADS, 1) {
 }
 
 #if GPU_CLUSTERS /* and as much shared memory as their devices have */
-/* Rows one after another, a block on every multiprocessor: while one is in registers the next
+/* Rows one after another, a block or two on every multiprocessor, where two share a row and have a
+ * half of it each: while one is in registers the next
  * comes into shared memory, where each thread has its own columns and nobody else's, so that it
  * waits for no other. Columns are a multiple of 8, sources fit into registers, no gather.
  * Pieces of eight columns of a thread, twice: the weights of scores and of the norm (two each),
@@ -339,7 +340,11 @@ GPU_FN void take_source(const struct gpu_mix_norm *a, struct gpu_mix_norm_shared
 
 GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
     GPU_SHARED(struct gpu_mix_norm_shared, s);
-    const uint32_t step = gpu_waves() * GPU_WAVE * 8, first = gpu_thread() * 8;
+    const uint32_t members = gpu_cluster_blocks(), threads = gpu_waves() * GPU_WAVE;
+    const uint32_t step = members * threads * 8;
+    const uint32_t first = (gpu_cluster_rank() * threads + gpu_thread()) * 8;
+    const uint32_t begin = gpu_block_x() / members, next = gpu_blocks_x() / members;
+    members_begin();
     GPU_UNROLL
     for (uint32_t j = 0; j < MIX_CHUNKS; j++) {
         const bool there = first + j * step < a.cols;
@@ -350,9 +355,10 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
     }
     gpu_wait_previous();
     gpu_launch_next();
-    if (gpu_block_x() < a.rows)
-        copy_row(&a, s, gpu_block_x(), first, step);
-    for (uint32_t row = gpu_block_x(); row < a.rows; row += gpu_blocks_x()) {
+    if (begin < a.rows)
+        copy_row(&a, s, begin, first, step);
+    members_there();
+    for (uint32_t row = begin; row < a.rows; row += next) {
         struct mix_row r;
         float t[2 * GPU_MIX_SOURCES], of_prefix[2] = {0, 0}, c[MIX_CHUNKS][8];
         GPU_UNROLL
@@ -382,8 +388,8 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
         TAKE_SOURCE(6);
         TAKE_SOURCE(7);
         /* All of the row is in registers: its dots are formed. */
-        if (row + gpu_blocks_x() < a.rows)
-            copy_row(&a, s, row + gpu_blocks_x(), first, step);
+        if (row + next < a.rows)
+            copy_row(&a, s, row + next, first, step);
         mix_add(&a, &r, MIX_CHUNKS, GPU_MIX_SOURCES, a.n_bank, true, t, of_prefix, s->part[0]);
         float norm[MIX_CHUNKS][8];
         GPU_UNROLL
