@@ -61,8 +61,8 @@ struct gpu_norm {
 };
 
 /* struct op_mix_norm (ops.h), with the prefix rounded to BF16 and stored as such, like the bank:
- * entry i at bank + i * bank_stride, its rows `stride` apart like those of the prefix. A row of
- * `out` is a block's or a cluster's. */
+ * entry i at bank + i * bank_stride, its rows `stride` apart like those of the prefix; the launch
+ * directly before wrote none of them. A row of `out` is a block's or a cluster's. */
 struct gpu_mix_norm {
     uint16_t *prefix;
     const float *delta; /* NULL: none */

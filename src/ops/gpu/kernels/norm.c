@@ -210,15 +210,20 @@ GPU_FN void mix_norm(const struct gpu_mix_norm *a, struct gpu_mix_norm_shared *s
     struct mix_row r;
     float c[8], norm[MIX_CHUNKS][8], delta[8];
     members_begin();
-    /* Of two chunks there is no room for all. */
-    if (chunks == 1 && a->n_bank)
-        load_f32x8(c, a->c, first, cols);
-    if (chunks == 1)
-        load_f32x8(norm[0], a->norm, first, cols);
-    gpu_wait_previous();
-    gpu_launch_next();
     const uint64_t to = gpu_block_x() / members;
     const uint64_t row = a->gather ? (uint32_t)a->gather[to] : to;
+    const uint16_t *bank = a->bank + row * a->stride;
+    uint32_t n = a->n_bank < most ? a->n_bank : most;
+    /* Of two chunks there is no room for all. What is in the bank was not left there by the kernel
+     * directly before. */
+    if (chunks == 1 && a->n_bank)
+        load_f32x8(c, a->c, first, cols);
+    if (chunks == 1) {
+        load_f32x8(norm[0], a->norm, first, cols);
+        load_sources(bank, a->bank_stride, most, n, first, cols, &r, 0);
+    }
+    gpu_wait_previous();
+    gpu_launch_next();
     GPU_UNROLL
     for (uint32_t j = 0; j < chunks; j++) {
         r.sum[j] = load_bf16x8(a->prefix + row * a->stride, first + j * step, cols);
@@ -228,12 +233,14 @@ GPU_FN void mix_norm(const struct gpu_mix_norm *a, struct gpu_mix_norm_shared *s
             r.sum[j] = added(a, r.sum[j], delta);
     }
     for (uint32_t base = 0; base < a->n_bank || base == 0; base += most) {
-        const uint16_t *bank = a->bank + base * a->bank_stride + row * a->stride;
-        const uint32_t n = a->n_bank - base < most ? a->n_bank - base : most;
         float t[2 * GPU_MIX_SOURCES], of_prefix[2] = {0, 0};
-        GPU_UNROLL
-        for (uint32_t j = 0; j < chunks; j++)
-            load_sources(bank, a->bank_stride, most, n, first + j * step, cols, &r, j);
+        n = a->n_bank - base < most ? a->n_bank - base : most;
+        if (chunks > 1 || base > 0) {
+            GPU_UNROLL
+            for (uint32_t j = 0; j < chunks; j++)
+                load_sources(bank + base * a->bank_stride, a->bank_stride, most, n,
+                             first + j * step, cols, &r, j);
+        }
         if (base == 0) {
             if (a->delta && chunks == 1)
                 r.sum[0] = added(a, r.sum[0], delta);
