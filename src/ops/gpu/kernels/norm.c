@@ -301,6 +301,19 @@ GPU_FN void read_f32x8(float *f, struct gpu_mix_norm_shared *s, uint32_t piece, 
     widen_f32x4(f + 4, gpu_load16(mix_piece(s, piece + 1, j)));
 }
 
+/* Eight weights, kept or not; any where there are no columns. */
+GPU_FN void weights_of(float *f, const struct gpu_mix_norm *a, struct gpu_mix_norm_shared *s,
+                       bool kept, uint32_t piece, const float *from, uint32_t at, uint32_t j) {
+    from += at < a->cols ? at : 0;
+    const void *lo = from, *hi = from + 4;
+    if (kept) {
+        lo = mix_piece(s, piece, j);
+        hi = mix_piece(s, piece + 1, j);
+    }
+    widen_f32x4(f, gpu_load16(lo));
+    widen_f32x4(f + 4, gpu_load16(hi));
+}
+
 /* A commit for the prefix and one for each source, whether or not it is there. */
 GPU_FN void copy_row(const struct gpu_mix_norm *a, struct gpu_mix_norm_shared *s, uint64_t row,
                      uint32_t first, uint32_t step) {
@@ -351,9 +364,12 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
     const uint32_t step = members * threads * 8;
     const uint32_t first = (gpu_cluster_rank() * threads + gpu_thread()) * 8;
     const uint32_t begin = gpu_block_x() / members, next = gpu_blocks_x() / members;
+    /* Weights are kept by who needs them again; all blocks at once would wait for the same lines.
+     */
+    const bool again = begin + next < a.rows;
     members_begin();
     GPU_UNROLL
-    for (uint32_t j = 0; j < MIX_CHUNKS; j++) {
+    for (uint32_t j = 0; j < MIX_CHUNKS && again; j++) {
         const bool there = first + j * step < a.cols;
         const uint32_t col = there ? first + j * step : 0;
         if (a.n_bank)
@@ -375,7 +391,7 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
         GPU_UNROLL
         for (uint32_t j = 0; j < MIX_CHUNKS; j++) {
             if (a.n_bank)
-                read_f32x8(c[j], s, PIECE_C, j);
+                weights_of(c[j], &a, s, again, PIECE_C, a.c, first + j * step, j);
             r.sum[j] = gpu_load16(mix_piece(s, PIECE_PREFIX, j));
             if (a.delta) {
                 float delta[8];
@@ -401,7 +417,7 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
         float norm[MIX_CHUNKS][8];
         GPU_UNROLL
         for (uint32_t j = 0; j < MIX_CHUNKS; j++)
-            read_f32x8(norm[j], s, PIECE_NORM, j);
+            weights_of(norm[j], &a, s, again, PIECE_NORM, a.norm, first + j * step, j);
         mix_out(&a, &r, s->square, row, first, step, MIX_CHUNKS, norm);
     }
 }
