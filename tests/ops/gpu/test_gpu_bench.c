@@ -82,8 +82,12 @@ static void every_product_and_the_experts_are_tuned_by_name(void **state) {
         fail_msg("%s: %s", err.where, err.message);
     uint32_t products = 0, experts = 0;
     for (uint32_t i = 0; i < r.n; i++) {
-        products += r.row[i].kind == OP_LINEAR && r.row[i].tried == 4;
-        experts += r.row[i].kind == OP_EXPERTS_UP && r.row[i].tried == 3;
+        struct variant v[OP_VARIANTS];
+        const struct op op = {.kind = r.row[i].kind};
+        products += r.row[i].kind == OP_LINEAR;
+        experts += r.row[i].kind == OP_EXPERTS_UP;
+        assert_true(r.row[i].tried > 1);
+        assert_int_equal(r.row[i].tried, column_variants(&column_gpu, &op, ROWS_1, v));
         assert_int_equal(r.row[i].rows, ROWS_1);
     }
     assert_int_equal(products + experts, r.n);
@@ -153,7 +157,7 @@ static void variants_differ_by_rounding_alone(void **state) {
                 fail_msg("%u rows, variant %u: root mean square difference %g", rows[i], k,
                          sqrt(sum / m.vocab));
         }
-        assert_true(k > 3);
+        assert_true(k > 2);
     }
     test_free(usual);
     test_free(got);
