@@ -56,7 +56,9 @@
  * gpu_exp2 gpu_log2 gpu_rsqrt gpu_rcp are within a few units in the last place on devices.
  * gpu_spread_bytes(w, upper): two bytes of w, the lower or the upper ones, each as the upper byte
  * of 16 bits, the others zero.
- * gpu_add is a sum of the same kind.
+ * gpu_add is a sum of the same kind. gpu_exp2_flush: where that is below the smallest normal
+ * number, 0; in fewer instructions. gpu_max(x, y): the other, if one is no number. gpu_uniform(v):
+ * v, which all lanes of the wave have, known to be so.
  *
  * Strips. The tile product takes 16 rows of 32 elements of k on either side. A lane holds strips of
  * 8 elements, k ascending, of GPU_STRIPS rows: strip i is of row gpu_strip_row(i), from k =
@@ -71,15 +73,22 @@
  * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
  *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4;
  *                                       N 192 as well
- *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, A from registers; N 16
  *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
  *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers, as gpu_wg_operand leaves sums;
  *                                       B in panels [k][64], `rows` rows each, one behind the other
  *   gpu_wg_begin() gpu_wg_commit() gpu_wg_wait(n)       in front of products, behind some, and
  * until all but the last n commits are done. Sums must not be touched in between; gpu_wg_hold(c, n)
- * names them in front of gpu_wg_begin() and behind the wait. gpu_wg_seen()   products see what this
- * thread wrote to shared memory, behind the next barrier Kernels that need them say gpu_fail()
- * elsewhere. */
+ * names them in front of gpu_wg_begin() and behind the wait.
+ *   gpu_wg_seen()                       products see what this thread wrote to shared memory behind
+ * the next barrier, or what others wrote in front of a gate that this thread has passed.
+ *   gpu_part_barrier(part, threads)     so many threads of the block meet; part 1 to 15, constants
+ *   gpu_gate_set(g, n) gpu_gate_arrive(g) gpu_gate_wait(g, parity)      a gate (uint64_t in shared
+ * memory) opens when n threads have arrived, then anew. wait: until it has opened an odd number of
+ * times (parity 0) or an even one, none among them (1).
+ *   gpu_gate_arrive_copied(g)           arrives when all that this thread has asked for by
+ * gpu_copy16 is there.
+ *   gpu_more_registers(n) gpu_fewer_registers(n)        of the threads of a warpgroup
+ * Kernels that need them say gpu_fail() elsewhere. */
 #ifndef WEIR_OPS_GPU_DIALECT_H
 #define WEIR_OPS_GPU_DIALECT_H
 

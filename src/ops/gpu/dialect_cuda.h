@@ -106,6 +106,17 @@ GPU_FN float gpu_exp2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+GPU_FN float gpu_exp2_flush(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+GPU_FN float gpu_max(float x, float y) {
+    return fmaxf(x, y);
+}
+GPU_FN uint32_t gpu_uniform(uint32_t v) {
+    return __shfl_sync(0xFFFFFFFFu, v, 0);
+}
 GPU_FN float gpu_log2(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

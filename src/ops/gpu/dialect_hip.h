@@ -71,6 +71,15 @@ GPU_FN float gpu_mul(float a, float b) {
 GPU_FN float gpu_exp2(float x) {
     return __builtin_exp2f(x);
 }
+GPU_FN float gpu_exp2_flush(float x) {
+    return __builtin_exp2f(x);
+}
+GPU_FN float gpu_max(float x, float y) {
+    return __builtin_fmaxf(x, y);
+}
+GPU_FN uint32_t gpu_uniform(uint32_t v) {
+    return (uint32_t)__builtin_amdgcn_readfirstlane((int)v);
+}
 GPU_FN float gpu_log2(float x) {
     return __builtin_log2f(x);
 }

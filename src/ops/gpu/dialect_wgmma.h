@@ -10,6 +10,33 @@
 
 #define GPU_WARPGROUPS 1
 
+/* Barrier 0 is that of the block. */
+#define gpu_part_barrier(PART, THREADS)                                                            \
+    asm volatile("bar.sync %0, %1;" ::"n"((int)(PART)), "n"((int)(THREADS)) : "memory")
+#define gpu_more_registers(N)  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N))
+#define gpu_fewer_registers(N) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N))
+
+GPU_FN void gpu_gate_set(uint64_t *gate, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gpu_shared_address(gate)), "r"(count)
+                 : "memory");
+}
+GPU_FN void gpu_gate_arrive(uint64_t *gate) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(
+                     gpu_shared_address(gate))
+                 : "memory");
+}
+GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gpu_shared_address(gate))
+                 : "memory");
+}
+GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
+    asm volatile("{\n.reg .pred open;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared.b64 open, [%0], %1;\n"
+                 "@!open bra again;\n}\n" ::"r"(gpu_shared_address(gate)),
+                 "r"(parity)
+                 : "memory");
+}
+
 GPU_FN uint64_t gpu_wg_descriptor(uint32_t address, uint32_t panel_bytes) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel_bytes >> 4) << 16 |
            (address & 0x3FFFF) >> 4;

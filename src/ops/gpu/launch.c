@@ -455,18 +455,19 @@ struct gpu_launch gpu_launch_mla_split(const struct gpu_mla_decode *a, uint32_t 
     if (!history_fits(a->latent, a->extra, a->record_bytes, a->fp8) || !a->shares ||
         a->shares > GPU_SHARES_MOST || (uint64_t)tiles * rows > BLOCKS_Y_MOST)
         return none;
-    struct gpu_launch l = {.blocks_x = a->shares, .blocks_y = tiles * rows, .threads = 256};
+    struct gpu_launch l = {.blocks_x = a->shares, .blocks_y = tiles * rows};
     if (panels && a->fp8) {
         l.kernel = GPU_weir_mla_split_fp8_16;
+        l.threads = GPU_MLA_FP8_WG_THREADS;
         l.shared_bytes = sizeof(struct gpu_mla_fp8_wg_shared);
-    } else if (panels && heads == GPU_MLA_HEADS) {
-        l.kernel = GPU_weir_mla_split_16;
-        l.shared_bytes = sizeof(struct gpu_mla_wg_16_shared);
     } else if (panels) {
-        l.kernel = GPU_weir_mla_split_48;
-        l.shared_bytes = sizeof(struct gpu_mla_wg_48_shared);
+        l.kernel = heads == GPU_MLA_HEADS ? GPU_weir_mla_split_16 : GPU_weir_mla_split_48;
+        l.threads = GPU_MLA_WG_THREADS;
+        l.shared_bytes = heads == GPU_MLA_HEADS ? sizeof(struct gpu_mla_wg_16_shared)
+                                                : sizeof(struct gpu_mla_wg_48_shared);
     } else {
         l.kernel = a->fp8 ? GPU_weir_mla_split_fp8 : GPU_weir_mla_split;
+        l.threads = 256;
         l.shared_bytes =
             shape.wave == 32 ? sizeof(struct gpu_mla_shared_32) : sizeof(struct gpu_mla_shared_64);
     }
@@ -495,8 +496,8 @@ struct gpu_launch gpu_launch_mla_merge(struct gpu_mla_decode *a, uint32_t rows,
         rows > BLOCKS_Y_MOST)
         return none;
     a->columns = GPU_LATENT_MOST;
-    while (a->columns > LEAST &&
-           (uint64_t)rows * a->heads * gpu_divide_up(a->latent, a->columns) < shape.multiprocessors)
+    while (a->columns > LEAST && (uint64_t)rows * a->heads * gpu_divide_up(a->latent, a->columns) <
+                                     2 * shape.multiprocessors)
         a->columns /= 2;
     return (struct gpu_launch){GPU_weir_mla_merge, a->heads * gpu_divide_up(a->latent, a->columns),
                                rows, GPU_MERGE_THREADS, sizeof(struct gpu_mla_merge_shared)};
@@ -537,7 +538,8 @@ struct gpu_launch gpu_launch_mla_attend(const struct gpu_mla_prefill *a, struct 
     if (shape.warpgroups && a->nope == 128 && a->extra == 64 && a->v_dim == 128 &&
         a->latent == GPU_LATENT_MOST)
         return (struct gpu_launch){GPU_weir_mla_attend_wg, a->heads * span_tiles(a, true, 128), 1,
-                                   256, sizeof(struct gpu_mla_attend_wg_shared)};
+                                   GPU_MLA_ATTEND_WG_THREADS,
+                                   sizeof(struct gpu_mla_attend_wg_shared)};
     return (struct gpu_launch){GPU_weir_mla_attend, a->heads * span_tiles(a, true, 64), 1,
                                4 * shape.wave, sizeof(struct gpu_mla_attend_shared)};
 }

@@ -537,22 +537,23 @@ enum { GPU_MLA_PANELS = (GPU_LATENT_MOST + GPU_EXTRA_MOST) / 64 };
         uint16_t p[HEADS][64];                                                                     \
         float s[SCORES][HEADS][64 + 4];                                                            \
         float factor[HEADS];                                                                       \
+        uint64_t gate[4];                                                                          \
     }
 GPU_MLA_WG_SHARED(gpu_mla_wg_16_shared, 16, 2);
 GPU_MLA_WG_SHARED(gpu_mla_wg_48_shared, 48, 1);
-/* Two pages as they come, their rows 48 bytes longer than they need to be: two of them, read in
- * groups of four pieces side by side, then lie in different banks. Weights times the scales of each
- * quarter of the latents. */
-enum { GPU_MLA_RAW_ROW = 656 + 48 };
+/* FP8 history: two tiles of codes as BF16 numbers and their scales, weights times the scales of
+ * each quarter of the latents. */
 struct gpu_mla_fp8_wg_shared {
-    uint16_t v[GPU_LATENT_MOST / 64][64][64];
+    uint16_t kv[2][GPU_MLA_PANELS][64][64];
     uint16_t q[GPU_MLA_PANELS][16][64];
     uint16_t p[4][16][64];
     float s[2][16][64 + 4];
-    float scale[4][64];
+    float scale[2][4][64];
     float factor[16];
-    uint8_t raw[2][64][GPU_MLA_RAW_ROW];
+    uint64_t gate[4];
 };
+/* Two warpgroups that attend, one that copies or two that widen codes. */
+enum { GPU_MLA_WG_THREADS = 384, GPU_MLA_FP8_WG_THREADS = 512 };
 /* Keys and values of 64 positions, weights of 16 rows for each of four waves. */
 enum { GPU_KEY_MOST = 192, GPU_VALUE_MOST = 128 };
 struct gpu_mla_attend_shared {
@@ -565,7 +566,9 @@ struct gpu_mla_attend_wg_shared {
     uint16_t q[3][128][64];
     uint16_t key[2][3][128][64];
     uint16_t value[2][2][128][64];
+    uint64_t key_full[2], key_empty[2], value_full[2], value_empty[2];
 };
+enum { GPU_MLA_ATTEND_WG_THREADS = 384 };
 struct gpu_mla_merge_shared {
     float weight[GPU_SHARES_MOST];
     float sum[GPU_MERGE_THREADS * 4];

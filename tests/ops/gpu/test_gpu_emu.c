@@ -98,6 +98,11 @@ static void right_kernels_compute_what_they_say(void **state) {
             assert_int_equal(first.status, WEIR_OK);
             for (int i = 0; i < 512; i++)
                 assert_true(first.y[i] == (float)(i ^ 128));
+            run(KERNEL(right_gate), wide, order, 1, 1, THREADS, numbers(), &first);
+            assert_int_equal(first.status, WEIR_OK);
+            for (int i = 0; i < THREADS; i++)
+                assert_true(first.y[i] ==
+                            (float)(THREADS / 2 - 1 - i % (THREADS / 2) + i / (THREADS / 2)));
         }
 }
 
@@ -116,6 +121,8 @@ static void faults_name_thread_and_block(void **state) {
         {{{wait_without_arrival_emu32, wait_without_arrival_emu64}, 2}, "did not come to"},
         {{{different_meetings_emu32, different_meetings_emu64}, 2}, "different meetings"},
         {{{store_outside_cluster_emu32, store_outside_cluster_emu64}, 2}, "no shared memory"},
+        {{{gate_that_stays_shut_emu32, gate_that_stays_shut_emu64}, 0}, "part of its block"},
+        {{{part_for_some_emu32, part_for_some_emu64}, 0}, "part of its block"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int wide = 0; wide < 2; wide++)

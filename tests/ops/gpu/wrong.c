@@ -230,3 +230,44 @@ GPU_KERNEL(store_outside_cluster, wrong, MOST, 1) {
     gpu_cluster_store(&s->at[gpu_thread()], 2, 1);
     a.y[gpu_thread()] = 1;
 }
+
+/* The first half of the block writes, twice, what the second half reads. */
+struct gated {
+    float at[MOST];
+    uint64_t full, empty;
+};
+GPU_KERNEL(right_gate, wrong, MOST, 1) {
+    GPU_SHARED(struct gated, s);
+    const uint32_t t = gpu_thread(), half = gpu_waves() * GPU_WAVE / 2;
+    if (t == 0) {
+        gpu_gate_set(&s->full, half);
+        gpu_gate_set(&s->empty, half);
+    }
+    gpu_barrier();
+    for (uint32_t round = 0; round < 2; round++) {
+        if (t < half) {
+            gpu_gate_wait(&s->empty, (round + 1) % 2);
+            s->at[t] = a.x[t] + (float)round;
+            gpu_gate_arrive(&s->full);
+        } else {
+            gpu_gate_wait(&s->full, round % 2);
+            gpu_part_barrier(3, half);
+            a.y[round * half + t - half] = s->at[2 * half - 1 - t];
+            gpu_gate_arrive(&s->empty);
+        }
+    }
+}
+GPU_KERNEL(gate_that_stays_shut, wrong, MOST, 1) {
+    GPU_SHARED(struct gated, s);
+    if (gpu_thread() == 0)
+        gpu_gate_set(&s->full, gpu_waves() * GPU_WAVE + 1);
+    gpu_barrier();
+    gpu_gate_arrive(&s->full);
+    gpu_gate_wait(&s->full, 0);
+    a.y[gpu_thread()] = 1;
+}
+GPU_KERNEL(part_for_some, wrong, MOST, 1) {
+    if (gpu_thread() < GPU_WAVE && gpu_thread() != 5)
+        gpu_part_barrier(1, GPU_WAVE);
+    a.y[gpu_thread()] = 1;
+}

@@ -31,6 +31,9 @@ struct wrong {
     X(exchange_read_early)                                                                         \
     X(wait_without_arrival)                                                                        \
     X(different_meetings)                                                                          \
-    X(store_outside_cluster)
+    X(store_outside_cluster)                                                                       \
+    X(right_gate)                                                                                  \
+    X(gate_that_stays_shut)                                                                        \
+    X(part_for_some)
 
 #endif

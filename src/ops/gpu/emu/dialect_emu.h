@@ -97,6 +97,16 @@ GPU_FN float gpu_mul(float a, float b) {
 GPU_FN float gpu_exp2(float x) {
     return exp2f(x);
 }
+GPU_FN float gpu_exp2_flush(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0 : y;
+}
+GPU_FN float gpu_max(float x, float y) {
+    return fmaxf(x, y);
+}
+GPU_FN uint32_t gpu_uniform(uint32_t v) {
+    return v;
+}
 GPU_FN float gpu_log2(float x) {
     return log2f(x);
 }
@@ -301,6 +311,25 @@ GPU_FN void gpu_strips_transposed(struct gpu_strips *s, const uint16_t *tile, ui
 }
 GPU_FN void gpu_fail(void) {
     abort();
+}
+
+/* For both widths, beside products of warpgroups. */
+#define gpu_part_barrier(PART, THREADS) emu_part_barrier(PART, THREADS)
+#define gpu_more_registers(N)           (void)(N)
+#define gpu_fewer_registers(N)          (void)(N)
+GPU_FN void gpu_gate_set(uint64_t *gate, uint32_t count) {
+    emu_gate_set(gate, count);
+}
+GPU_FN void gpu_gate_arrive(uint64_t *gate) {
+    emu_gate_arrive(gate);
+}
+GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
+    emu_copy_commit();
+    emu_copy_wait(0);
+    emu_gate_arrive(gate);
+}
+GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
+    emu_gate_wait(gate, parity);
 }
 
 #if GPU_WAVE == 32

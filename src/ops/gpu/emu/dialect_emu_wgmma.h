@@ -12,7 +12,8 @@ GPU_FN void gpu_wg_hold(float *sum, uint32_t n) {
 }
 GPU_FN void gpu_wg_begin(void) {}
 GPU_FN void gpu_wg_commit(void) {}
-#define gpu_wg_wait(N) (void)(N)
+/* Where the lanes of a wave meet. */
+#define gpu_wg_wait(N) (void)emu_meet(EMU_WAIT, NULL, 0 * (N), NULL)
 
 GPU_FN uint32_t gpu_panel(uint32_t row, uint32_t piece);
 GPU_FN uint32_t gpu_wg_row(uint32_t i);

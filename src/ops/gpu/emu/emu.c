@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum {
-    MOST_COPIES = 64, /* that one thread may have under way */
+    PARTS_MOST = 16,   /* of a block that may meet by themselves */
+    MOST_COPIES = 128, /* that one thread may have under way */
     READY_WORDS = EMU_MAX_THREADS / 64,
     EMU_MAX_BLOCKS = 16, /* of a cluster */
 };
@@ -23,7 +24,7 @@ struct copy {
     bool there;
     uint32_t commit;
 };
-enum state { READY, AT_BARRIER, AT_CLUSTER_MEETING, AT_MEETING, RETURNED };
+enum state { READY, AT_BARRIER, AT_CLUSTER_MEETING, AT_MEETING, AT_PLACE, RETURNED };
 struct fiber {
     struct context context;
     struct emu_place place;
@@ -31,6 +32,7 @@ struct fiber {
     int line, cluster_line;
     bool arrived; /* at meeting number `meeting` of the cluster */
     uint32_t meeting;
+    const void *waits_for; /* AT_PLACE: the part's count, or the gate */
     struct copy copy[MOST_COPIES];
     uint32_t n_copies, commits;
 };
@@ -51,6 +53,7 @@ struct block {
     uint32_t blocks, threads; /* that run together, and all their threads */
     uint32_t running, at_barrier[EMU_MAX_BLOCKS], returned;
     uint32_t at_cluster, meetings;
+    uint32_t in_part[EMU_MAX_BLOCKS][PARTS_MOST]; /* who has come */
     uint64_t drawn;
     bool failed;
     weir_error *err;
@@ -87,6 +90,7 @@ static const char *waits_at(const struct fiber *f) {
     case AT_BARRIER: return "waits at a barrier";
     case AT_CLUSTER_MEETING: return "waits for its cluster";
     case AT_MEETING: return "waits for its wave";
+    case AT_PLACE: return "waits for a part of its block";
     case RETURNED: return "has returned";
     }
     return "?";
@@ -228,6 +232,57 @@ void emu_cluster_wait(void) {
         wait_as(AT_CLUSTER_MEETING);
 }
 
+static void wait_for(const void *place) {
+    running()->waits_for = place;
+    wait_as(AT_PLACE);
+}
+static void release(const void *place) {
+    for (uint32_t i = 0; i < block->threads; i++)
+        if (block->fiber[i].state == AT_PLACE && block->fiber[i].waits_for == place)
+            set_ready(i, true);
+}
+
+void emu_part_barrier(uint32_t part, uint32_t threads) {
+    uint32_t *come = &block->in_part[running()->place.rank][part];
+    WEIR_ASSERT(part < PARTS_MOST);
+    if (++*come < threads) {
+        wait_for(come);
+        return;
+    }
+    *come = 0;
+    release(come);
+}
+
+/* A gate as it lies in shared memory. */
+struct gate {
+    uint16_t count, missing;
+    uint32_t opened; /* how often */
+};
+static struct gate *gate_at(uint64_t *g) {
+    return (struct gate *)(void *)g;
+}
+
+void emu_gate_set(uint64_t *g, uint32_t count) {
+    *gate_at(g) = (struct gate){(uint16_t)count, (uint16_t)count, 0};
+}
+
+void emu_gate_arrive(uint64_t *g) {
+    struct gate *gate = gate_at(g);
+    if (!gate->missing || gate->missing > gate->count)
+        fault("thread %u arrives at a gate that was not set", running()->place.thread);
+    if (--gate->missing)
+        return;
+    gate->missing = gate->count;
+    gate->opened++;
+    release(gate);
+}
+
+void emu_gate_wait(uint64_t *g, uint32_t parity) {
+    const struct gate *gate = gate_at(g);
+    while (gate->opened % 2 == parity % 2)
+        wait_for(gate);
+}
+
 const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_t bytes,
                                      void (*finish)(struct emu_gathering *)) {
     struct fiber *me = running();
@@ -334,6 +389,7 @@ static void run_block(uint32_t x, uint32_t y, void *stacks) {
         block->wave[i].arrived = block->wave[i].generation = 0;
     memset(block->at_barrier, 0, sizeof block->at_barrier);
     block->at_cluster = block->meetings = block->returned = 0;
+    memset(block->in_part, 0, sizeof block->in_part);
     memset(block->shared, 0xFF, (block->blocks - 1) * block->stride + l->shared_bytes);
     block->running = 0;
     block->running = next_ready();

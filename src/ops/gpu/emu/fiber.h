@@ -22,6 +22,13 @@ void emu_barrier(int line);
 void emu_cluster_arrive(int line);
 void emu_cluster_wait(void);
 
+/* So many fibers meet, of one part of the block; parts are numbered below 16. */
+void emu_part_barrier(uint32_t part, uint32_t threads);
+/* Gates (dialect.h), in shared memory. */
+void emu_gate_set(uint64_t *gate, uint32_t count);
+void emu_gate_arrive(uint64_t *gate);
+void emu_gate_wait(uint64_t *gate, uint32_t parity);
+
 /* What the lanes of a wave do together. */
 enum emu_kind {
     EMU_SHUFFLE = 1,
@@ -30,6 +37,7 @@ enum emu_kind {
     EMU_SUM16,
     EMU_MMA,
     EMU_TRANSPOSE,
+    EMU_WAIT,
 };
 enum { EMU_GIFT_BYTES = 64, EMU_LANES = 64 };
 struct emu_gift {

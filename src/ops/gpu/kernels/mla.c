@@ -49,50 +49,71 @@ GPU_KERNEL(weir_mla_split, gpu_mla_decode, MLA_THREADS, 1) {
     mla_put(&a, s, &m, top, total, sum);
 }
 
-/* A block has some latents of a head; groups of threads take a share each, every so manieth. */
+/* Asks for 16 bytes of each of MERGE_AHEAD shares, from share i on, every `groups`-th. */
+GPU_FN void merge_take(struct gpu_u4 *v, const float *part, uint64_t stride, uint32_t i,
+                       uint32_t groups, uint32_t n) {
+    GPU_UNROLL
+    for (uint32_t k = 0; k < MERGE_AHEAD; k++)
+        if (i + k * groups < n)
+            v[k] = gpu_load16_stream(part + (i + k * groups) * stride);
+}
+
+/* Weights of n shares: every wave has all of their logarithms, and leaves its part of the weights.
+ */
+GPU_FN void merge_weights(struct gpu_mla_merge_shared *s, const float *lse, uint32_t n) {
+    enum { EACH = GPU_SHARES_MOST / GPU_WAVE };
+    float mine[EACH], top = -GPU_INFINITY, total = 0;
+    GPU_UNROLL
+    for (uint32_t k = 0; k < EACH; k++)
+        mine[k] = k * GPU_WAVE + gpu_lane() < n ? lse[k * GPU_WAVE + gpu_lane()] : -GPU_INFINITY;
+    GPU_UNROLL
+    for (uint32_t k = 0; k < EACH; k++)
+        top = mine[k] > top ? mine[k] : top;
+    top = gpu_wave_max(top);
+    GPU_UNROLL
+    for (uint32_t k = 0; k < EACH; k++) {
+        mine[k] = gpu_exp2(mine[k] - top);
+        total += mine[k];
+    }
+    total = gpu_rcp(gpu_wave_sum(total));
+    GPU_UNROLL
+    for (uint32_t k = 0; k < EACH; k++)
+        if (k % gpu_waves() == gpu_wave())
+            s->weight[k * GPU_WAVE + gpu_lane()] = mine[k] * total;
+}
+
+/* A block has some latents of a head; groups of threads take a share each, every so manieth. The
+ * first of them are on their way while weights are computed. */
 GPU_KERNEL(weir_mla_merge, gpu_mla_decode, GPU_MERGE_THREADS, 2) {
     GPU_SHARED(struct gpu_mla_merge_shared, s);
     const uint32_t parts = (a.latent + a.columns - 1) / a.columns;
     const uint32_t head = gpu_block_x() / parts, col0 = gpu_block_x() % parts * a.columns;
     const struct gpu_mla_seq seq = a.seqs[gpu_block_y()];
-    gpu_wait_previous();
-    gpu_launch_next();
     const uint32_t n = (seq.positions + seq.share - 1) / seq.share;
     const uint64_t place = ((uint64_t)seq.row * a.heads + head) * a.shares;
-    const float *lse = a.lse + place;
     const uint32_t lanes = a.columns / 4, groups = GPU_MERGE_THREADS / lanes;
     const uint32_t group = gpu_thread() / lanes, col = col0 + gpu_thread() % lanes * 4;
-    float top = -GPU_INFINITY, total = 0;
-    for (uint32_t i = gpu_lane(); i < n; i += GPU_WAVE)
-        top = lse[i] > top ? lse[i] : top;
-    top = gpu_wave_max(top);
-    for (uint32_t i = gpu_lane(); i < n; i += GPU_WAVE)
-        total += gpu_exp2(lse[i] - top);
-    total = gpu_wave_sum(total);
-    for (uint32_t i = gpu_thread(); i < n; i += GPU_MERGE_THREADS)
-        s->weight[i] = gpu_exp2(lse[i] - top) * gpu_rcp(total);
-    gpu_barrier();
+    const uint32_t mine = col < a.latent ? n : 0; /* shares that this thread takes of */
+    const float *part = a.part + place * a.latent + col;
+    struct gpu_u4 v[MERGE_AHEAD];
     float sum[4] = {0, 0, 0, 0};
-    if (col < a.latent) {
-        const float *part = a.part + place * a.latent + col;
-        /* Loads of several shares are on their way at a time. */
-        for (uint32_t i = group; i < n; i += MERGE_AHEAD * groups) {
-            struct gpu_u4 v[MERGE_AHEAD];
+    gpu_wait_previous();
+    gpu_launch_next();
+    merge_take(v, part, a.latent, group, groups, mine);
+    merge_weights(s, a.lse + place, n);
+    gpu_barrier();
+    for (uint32_t i = group; i < mine; i += MERGE_AHEAD * groups) {
+        GPU_UNROLL
+        for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+            float f[4];
+            if (i + k * groups >= mine)
+                continue;
+            widen_f32x4(f, v[k]);
             GPU_UNROLL
-            for (uint32_t k = 0; k < MERGE_AHEAD; k++)
-                if (i + k * groups < n)
-                    v[k] = gpu_load16_stream(part + (uint64_t)(i + k * groups) * a.latent);
-            GPU_UNROLL
-            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-                float f[4];
-                if (i + k * groups >= n)
-                    continue;
-                widen_f32x4(f, v[k]);
-                GPU_UNROLL
-                for (uint32_t e = 0; e < 4; e++)
-                    sum[e] += s->weight[i + k * groups] * f[e];
-            }
+            for (uint32_t e = 0; e < 4; e++)
+                sum[e] += s->weight[i + k * groups] * f[e];
         }
+        merge_take(v, part, a.latent, i + MERGE_AHEAD * groups, groups, mine);
     }
     gpu_store16(s->sum + gpu_thread() * 4, f32x4(sum));
     gpu_barrier();

@@ -1,50 +1,48 @@
 /* mla_fp8_wgmma.c: latent attention of single tokens over FP8 history by products of warpgroups,
- * for latents of 512 with 64 more values: pages come as they are, two ahead. A lane takes 16 codes
- * of two positions, which become BF16 without rounding, are scored where they are, in registers,
- * and go to shared memory for the sum. Scales stay outside of products: a score is the sum of four,
- * each times the scale of its quarter, and weights are multiplied by the scales of the quarter that
- * they weigh.
- *
- * Order of values. Of 64 a lane t of four has 16 t to 16 t + 15, four for each step of a product. A
- * sum does not care, as long as queries lie in that order too. */
+ * for latents of 512 with 64 more values: codes become BF16 numbers, without rounding, on their way
+ * into the panels of mla_wgmma.h; scales go beside them. A tile is on its way in registers while
+ * the one before it is put down. */
 #include "ops/gpu/kernels/mla_wgmma.h"
 
 enum {
     HEADS = 16,
-    RECORD = LATENT + LATENT / GPU_KV_SCALED * 4 + GPU_EXTRA_MOST * 2,
-    PIECES = RECORD / 16,
-    SCALES_AT = LATENT,
-    EXTRA_AT = LATENT + LATENT / GPU_KV_SCALED * 4,
-    QUARTERS = LATENT / GPU_KV_SCALED,
+    PRODUCERS = GPU_MLA_FP8_WG_THREADS - WG_THREADS,
+    RECORD = LATENT + QUARTERS * 4 + GPU_EXTRA_MOST * 2,
+    CODES = 64 * LATENT / 16 / PRODUCERS, /* 16-byte pieces of a tile that a thread has */
+    REST = 1 + GPU_EXTRA_MOST / 8,        /* pieces of a record behind its codes: scales, extra */
+    RESTS = (64 * REST + PRODUCERS - 1) / PRODUCERS,
 };
 
 #ifdef GPU_WARPGROUPS
 
-/* Asks for a page; of its records those before `n`. */
-GPU_FN void fetch(const struct gpu_mla_decode *a, int32_t page, uint8_t (*raw)[GPU_MLA_RAW_ROW],
-                  uint32_t n) {
-    const uint8_t *from = a->kv + (uint64_t)(uint32_t)page * a->page_bytes;
-    GPU_UNROLL
-    for (uint32_t u = 0; u < (PAGE * PIECES + WG_THREADS - 1) / WG_THREADS; u++) {
-        const uint32_t i = u * WG_THREADS + gpu_thread(), row = i / PIECES;
-        if (row < PAGE)
-            gpu_copy16(&raw[row][i % PIECES * 16], from + i * 16, row < n);
-    }
+struct codes {
+    struct gpu_u4 code[CODES], rest[RESTS];
+};
+
+/* Where piece u of this thread lies: eight lanes have four pieces of a panel of two rows, which are
+ * then in different banks of shared memory. */
+struct code_place {
+    uint32_t row, panel, piece;
+};
+GPU_FN struct code_place code_place(uint32_t u) {
+    const uint32_t i = u * (PRODUCERS / 8) + (gpu_thread() - WG_THREADS) / 8, l = gpu_thread() % 8;
+    const struct code_place c = {i / LATENT_PANELS * 2 + l / 4, i % LATENT_PANELS, l % 4};
+    return c;
 }
 
-/* Queries of the block's heads, zero where there is no head, in the order of values above. */
-GPU_FN void queries(const struct gpu_mla_decode *a, uint16_t *q, const struct wg_share *m) {
-    for (uint32_t i = gpu_thread(); i < HEADS * (WIDTH / 2); i += WG_THREADS) {
-        const uint32_t h = i / (WIDTH / 2), k = i % (WIDTH / 2) * 2, head = m->head0 + h;
-        const uint16_t *from = a->qa + (uint64_t)m->seq.row * a->qa_stride + head * LATENT;
-        if (k >= LATENT)
-            from = a->q + (uint64_t)m->seq.row * a->q_stride + head * a->q_step + a->nope - LATENT;
-        /* Value 16 t + 4 s + e of a panel is element 2 t + e % 2 of step s, of its second half for
-         * e above 1. */
-        const uint32_t to = k % 16 / 4 * 16 + k % 4 / 2 * 8 + k % 64 / 16 * 2;
-        *(uint32_t *)(q + k / 64 * HEADS * 64 + gpu_panel(h, to / 8) + to % 8) =
-            head < a->heads ? *(const uint32_t *)(from + k) : 0;
-    }
+/* Asks for piece u of a page's codes; of its records those before `n`. */
+GPU_FN void take_code(struct codes *x, uint32_t u, const uint8_t *page, uint32_t n) {
+    const struct code_place c = code_place(u);
+    const struct gpu_u4 none = {0, 0, 0, 0};
+    x->code[u] =
+        c.row < n ? gpu_load16_stream(page + c.row * RECORD + c.panel * 64 + c.piece * 16) : none;
+}
+GPU_FN void take_rest(struct codes *x, uint32_t u, const uint8_t *page, uint32_t n) {
+    const uint32_t i = u * PRODUCERS + gpu_thread() - WG_THREADS, row = i / REST;
+    const struct gpu_u4 none = {0, 0, 0, 0};
+    x->rest[u] = row < n && row < PAGE
+                     ? gpu_load16_stream(page + row * RECORD + LATENT + i % REST * 16)
+                     : none;
 }
 
 /* Four codes as BF16 numbers, the first two in *lo. */
@@ -55,160 +53,115 @@ GPU_FN void widen_codes(uint32_t w, uint32_t *lo, uint32_t *hi) {
     *hi = gpu_bf16_mul((y & 0x80008000u) | (y >> 4 & 0x07F007F0u), 0x7B807B80u);
 }
 
-/* A panel of latents: codes of this lane's two positions as operands of four steps, and to where
- * sums read them. */
-GPU_FN void take_panel(const struct gpu_mla_fp8_wg_shared *s, uint16_t *v,
-                       const uint8_t (*raw)[GPU_MLA_RAW_ROW], uint32_t panel, struct gpu_u4 *x) {
-    const uint32_t row = gpu_wg_row(0), t = gpu_lane() % 4;
-    (void)s;
-    GPU_UNROLL
-    for (uint32_t r = 0; r < 2; r++) {
-        const struct gpu_u4 codes = gpu_load16(&raw[row + 8 * r][panel * 64 + t * 16]);
-        const uint32_t word[4] = {codes.x, codes.y, codes.z, codes.w};
-        uint32_t lo[4], hi[4];
-        GPU_UNROLL
-        for (uint32_t k = 0; k < 4; k++) {
-            widen_codes(word[k], &lo[k], &hi[k]);
-            if (r == 0) {
-                x[k].x = lo[k];
-                x[k].z = hi[k];
-            } else {
-                x[k].y = lo[k];
-                x[k].w = hi[k];
-            }
-        }
-        const struct gpu_u4 first = {lo[0], hi[0], lo[1], hi[1]};
-        const struct gpu_u4 second = {lo[2], hi[2], lo[3], hi[3]};
-        gpu_store16(v + gpu_panel(row + 8 * r, 2 * t), first);
-        gpu_store16(v + gpu_panel(row + 8 * r, 2 * t + 1), second);
-    }
+GPU_FN void put_code(uint16_t (*kv)[64][64], const struct codes *x, uint32_t u) {
+    const struct code_place c = code_place(u);
+    struct gpu_u4 first, second;
+    uint16_t *to = &kv[c.panel][0][0];
+    widen_codes(x->code[u].x, &first.x, &first.y);
+    widen_codes(x->code[u].y, &first.z, &first.w);
+    widen_codes(x->code[u].z, &second.x, &second.y);
+    widen_codes(x->code[u].w, &second.z, &second.w);
+    gpu_store16(to + gpu_panel(c.row, 2 * c.piece), first);
+    gpu_store16(to + gpu_panel(c.row, 2 * c.piece + 1), second);
 }
-
-/* This warpgroup's half of the scores of a tile, and its panels of latents for the sum. */
-GPU_FN void score_tile(struct gpu_mla_fp8_wg_shared *s, const struct wg_place *w,
-                       const uint8_t (*raw)[GPU_MLA_RAW_ROW], uint32_t group) {
-    const uint32_t row = gpu_wg_row(0), t = gpu_lane() % 4;
-    float sum[3][HEADS / 2]; /* of two quarters, and of the extra values */
-    struct gpu_u4 x[2][4], extra[2];
-    GPU_UNROLL
-    for (uint32_t r = 0; r < 2; r++) {
-        const struct gpu_u4 v = gpu_load16(&raw[row + 8 * r][EXTRA_AT + t * 32 + group * 16]);
-        if (r == 0) {
-            extra[0].x = v.x;
-            extra[0].z = v.y;
-            extra[1].x = v.z;
-            extra[1].z = v.w;
-        } else {
-            extra[0].y = v.x;
-            extra[0].w = v.y;
-            extra[1].y = v.z;
-            extra[1].w = v.w;
-        }
-    }
-    gpu_wg_begin();
-    GPU_UNROLL
-    for (uint32_t i = 0; i < 2; i++)
-        gpu_wg_rows_of(sum[2], HEADS, extra[i], &s->q[LATENT_PANELS][0][0], 2 * group + i, i > 0);
-    gpu_wg_commit();
-    GPU_UNROLL
-    for (uint32_t p = 0; p < PARTS; p++) {
-        const uint32_t panel = PARTS * group + p;
-        if (p >= 2)
-            gpu_wg_wait(1); /* the product of x[p % 2] is done */
-        take_panel(s, &s->v[panel][0][0], raw, panel, x[p % 2]);
-        gpu_wg_begin();
-        GPU_UNROLL
-        for (uint32_t k = 0; k < 4; k++)
-            gpu_wg_rows_of(sum[p / 2], HEADS, x[p % 2][k], &s->q[panel][0][0], k, p % 2 || k);
-        gpu_wg_commit();
-    }
-    float scale[2][2];
-    GPU_UNROLL
-    for (uint32_t r = 0; r < 2; r++) {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < 2; i++) {
-            scale[r][i] =
-                *(const float *)&raw[row + 8 * r][SCALES_AT + (QUARTERS / 2 * group + i) * 4];
-            if (t == 0)
-                s->scale[QUARTERS / 2 * group + i][row + 8 * r] = scale[r][i];
-        }
-    }
-    gpu_wg_wait(0);
-    gpu_wg_hold(sum[0], HEADS / 2);
-    gpu_wg_hold(sum[1], HEADS / 2);
-    gpu_wg_hold(sum[2], HEADS / 2);
-    GPU_UNROLL
-    for (uint32_t i = 0; i < HEADS / 2; i++)
-        sum[2][i] += scale[i / 2 % 2][0] * sum[0][i] + scale[i / 2 % 2][1] * sum[1][i];
-    wg_leave_scores(w->s + group * HEADS * SCORE_ROW, sum[2], HEADS, false);
-}
-
-/* sum = sum * factor + weights times latents, for this warpgroup's panels. */
-GPU_FN void sum_tile(const struct gpu_mla_fp8_wg_shared *s, const struct wg_place *w,
-                     uint32_t group, float *sum) {
-    wg_shrink(w, sum, HEADS);
-    gpu_wg_hold(sum, PARTS * (HEADS / 2));
-    gpu_wg_begin();
-    GPU_UNROLL
-    for (uint32_t p = 0; p < PARTS; p++) {
-        const uint32_t panel = PARTS * group + p;
-        GPU_UNROLL
-        for (uint32_t k = 0; k < 4; k++)
-            gpu_wg_columns(sum + p * (HEADS / 2), HEADS, &s->v[panel][0][0], &s->p[panel / 2][0][0],
-                           k);
-    }
-    gpu_wg_commit();
-    gpu_wg_wait(0);
-    gpu_wg_hold(sum, PARTS * (HEADS / 2));
-}
-
-GPU_KERNEL(weir_mla_split_fp8_16, gpu_mla_decode, WG_THREADS, 1) {
-    GPU_SHARED(struct gpu_mla_fp8_wg_shared, s);
-    const struct wg_place w = {&s->p[0][0][0], &s->s[0][0][0], s->factor, &s->scale[0][0]};
-    const struct wg_share m = wg_share_of(&a, HEADS);
-    const uint32_t group = gpu_wave() / 4;
-    gpu_wait_previous();
-    gpu_launch_next();
-    if (m.begin >= m.seq.positions)
+GPU_FN void put_rest(uint16_t (*kv)[64][64], float *scale, const struct codes *x, uint32_t u) {
+    const uint32_t i = u * PRODUCERS + gpu_thread() - WG_THREADS, row = i / REST, piece = i % REST;
+    float f[QUARTERS];
+    if (row >= PAGE)
         return;
-    const int32_t *pages = a.pages + m.seq.first_page + m.begin / PAGE;
-    const uint32_t n = m.end - m.begin, tiles = (n + PAGE - 1) / PAGE;
-    float sum[PARTS * HEADS / 2], top[1] = {-GPU_INFINITY}, total[1] = {0};
-    fetch(&a, pages[0], s->raw[0], n);
-    gpu_copy_commit();
-    if (tiles > 1)
-        fetch(&a, pages[1], s->raw[1], n - PAGE);
-    gpu_copy_commit();
-    int32_t page = tiles > 2 ? pages[2] : 0;
-    queries(&a, &s->q[0][0][0], &m);
-    GPU_UNROLL
-    for (uint32_t i = 0; i < PARTS * HEADS / 2; i++)
-        sum[i] = 0;
-    GPU_ROLLED
-    for (uint32_t t = 0; t < tiles; t++) {
-        gpu_copy_wait(1);
-        gpu_wg_seen();
-        gpu_barrier(); /* and nobody sums up the latents of the tile before */
-        score_tile(s, &w, s->raw[t % 2], group);
-        gpu_wg_seen();
-        gpu_barrier();
-        if (t + 2 < tiles)
-            fetch(&a, page, s->raw[t % 2], n - (t + 2) * PAGE);
-        gpu_copy_commit(); /* perhaps of nothing: so that there are always as many behind */
-        page = t + 3 < tiles ? pages[t + 3] : 0;
-        wg_weights(&a, &w, n - t * PAGE, top, total, HEADS, 2, QUARTERS);
-        gpu_wg_seen();
-        gpu_barrier();
-        sum_tile(s, &w, group, sum);
+    if (piece > 0) {
+        gpu_store16(&kv[LATENT_PANELS][0][0] + gpu_panel(row, piece - 1), x->rest[u]);
+        return;
     }
-    gpu_copy_wait(0);
+    widen_f32x4(f, x->rest[u]);
+    GPU_UNROLL
+    for (uint32_t k = 0; k < QUARTERS; k++)
+        scale[k * 64 + row] = f[k];
+}
+
+/* Asks for the whole of page `page` into x, of its records those before `n`. */
+GPU_FN void take_tile(const struct gpu_mla_decode *a, struct codes *x, int32_t page, uint32_t n) {
+    const uint8_t *from = a->kv + (uint64_t)(uint32_t)page * a->page_bytes;
+    GPU_UNROLL
+    for (uint32_t u = 0; u < CODES; u++)
+        take_code(x, u, from, n);
+    GPU_UNROLL
+    for (uint32_t u = 0; u < RESTS; u++)
+        take_rest(x, u, from, n);
+}
+
+/* Puts tile t down, and asks for the one that comes two further, at `page`. */
+GPU_FN void put_tile(const struct gpu_mla_decode *a, const struct wg_place *w, struct codes *x,
+                     uint32_t t, int32_t page, uint32_t more) {
+    const uint8_t *from = a->kv + (uint64_t)(uint32_t)page * a->page_bytes;
+    wg_wait_empty(w, t);
+    GPU_UNROLL
+    for (uint32_t u = 0; u < CODES; u++) {
+        put_code(w->kv[t % 2], x, u);
+        take_code(x, u, from, more);
+    }
+    GPU_UNROLL
+    for (uint32_t u = 0; u < RESTS; u++) {
+        put_rest(w->kv[t % 2], w->scale + t % 2 * QUARTERS * 64, x, u);
+        take_rest(x, u, from, more);
+    }
+    gpu_gate_arrive(&w->full[t % 2]);
+}
+
+/* Of tile t, how many records are left from there on. */
+GPU_FN uint32_t left(uint32_t n, uint32_t t) {
+    return n > t * PAGE ? n - t * PAGE : 0;
+}
+GPU_FN int32_t page_of(const int32_t *pages, uint32_t tiles, uint32_t t) {
+    return t < tiles ? pages[t] : 0;
+}
+
+GPU_FN void fill(const struct gpu_mla_decode *a, const struct wg_place *w,
+                 const struct wg_share *m) {
+    const int32_t *pages = a->pages + m->seq.first_page + m->begin / PAGE;
+    const uint32_t n = m->end - m->begin, tiles = (n + PAGE - 1) / PAGE;
+    struct codes even, odd;
+    take_tile(a, &even, pages[0], n);
+    take_tile(a, &odd, page_of(pages, tiles, 1), left(n, 1));
+    int32_t page = page_of(pages, tiles, 2), next = page_of(pages, tiles, 3);
+    GPU_ROLLED
+    for (uint32_t t = 0; t < tiles; t += 2) {
+        const int32_t pages0 = page, pages1 = next;
+        page = page_of(pages, tiles, t + 4);
+        next = page_of(pages, tiles, t + 5);
+        put_tile(a, w, &even, t, pages0, left(n, t + 2));
+        if (t + 1 < tiles)
+            put_tile(a, w, &odd, t + 1, pages1, left(n, t + 3));
+    }
+}
+
+GPU_KERNEL(weir_mla_split_fp8_16, gpu_mla_decode, GPU_MLA_FP8_WG_THREADS, 1) {
+    GPU_SHARED(struct gpu_mla_fp8_wg_shared, s);
+    const struct wg_place w = {s->kv,     &s->q[0][0][0],     &s->p[0][0][0], &s->s[0][0][0],
+                               s->factor, &s->scale[0][0][0], s->gate,        s->gate + 2};
+    const struct wg_share m = wg_share_of(&a, HEADS);
+    wg_set_gates(&w, PRODUCERS);
     gpu_barrier();
-    wg_put(&a, &w, &m, top, total, sum, HEADS);
+    if (m.begin >= m.seq.positions) {
+        gpu_wait_previous();
+        return;
+    }
+    /* The kernel directly before makes queries; history is of one before it. */
+    if (gpu_wave() >= WG_WAVES) {
+        gpu_more_registers(144);
+        fill(&a, &w, &m);
+        gpu_wait_previous();
+    } else {
+        gpu_fewer_registers(112);
+        gpu_wait_previous();
+        gpu_launch_next();
+        wg_attend(&a, &w, &m, HEADS, 2, QUARTERS);
+    }
 }
 
 #else
 
-GPU_KERNEL(weir_mla_split_fp8_16, gpu_mla_decode, WG_THREADS, 1) {
+GPU_KERNEL(weir_mla_split_fp8_16, gpu_mla_decode, GPU_MLA_FP8_WG_THREADS, 1) {
     (void)a;
     gpu_fail();
 }

@@ -1,9 +1,13 @@
 /* mla_wgmma.h: what kernels of absorbed latent attention by products of warpgroups have in common.
  * What mla.h does, with positions as the 64 rows of a product and heads as its columns: so few
  * heads cost what they are, and a block can have many, which read the history once. A tile of 64
- * positions is a page. Each of two warpgroups has half of the values of a score, and half of the
- * latents of a sum. Invariant that bites: whoever writes shared memory that a product reads says
- * gpu_wg_seen() before the barrier. */
+ * positions is a page, in two stages of shared memory: further waves of the block fill them (the
+ * producers), and two warpgroups attend. Each has half of the values of a score, and half of the
+ * latents of a sum. With FP8 history a tile holds codes as BF16 numbers: a score is then the sum of
+ * four, each times the scale of its quarter of the latents, and weights are multiplied by the
+ * scales of the quarter that they weigh. Invariant that bites: whoever writes shared memory that a
+ * product reads says gpu_wg_seen() before the meeting; what lane 0 says of a wave it says behind
+ * gpu_wg_wait(), where the wave meets. */
 #ifndef WEIR_OPS_GPU_KERNELS_MLA_WGMMA_H
 #define WEIR_OPS_GPU_KERNELS_MLA_WGMMA_H
 
@@ -11,21 +15,28 @@
 #include "ops/gpu/records.h"
 
 enum {
-    WG_THREADS = 256,
+    WG_THREADS = 256, /* that attend; those behind them fill stages */
+    WG_WAVES = WG_THREADS / GPU_WAVE,
+    WG_PART = 1, /* their part of the block's barriers */
     LATENT = GPU_LATENT_MOST,
     WIDTH = GPU_LATENT_MOST + GPU_EXTRA_MOST,
     LATENT_PANELS = LATENT / 64,
-    PARTS = LATENT_PANELS / 2, /* panels of a warpgroup's sums */
+    QUARTERS = LATENT / GPU_KV_SCALED, /* of the latents, with a scale each */
+    PARTS = LATENT_PANELS / 2,         /* panels of a warpgroup's sums */
     PAGE = 64,
     SCORE_ROW = 64 + 4,
     HEADS_MOST = 48,
 };
 
-/* Scores and weights in shared memory, whatever the number of heads: weights as one panel a head,
- * or four, each times the scale of a quarter of the latents ([4][64]). */
+#ifdef GPU_WARPGROUPS
+
+/* Shared memory, whatever the number of heads: stages of panels, queries, weights as one panel or
+ * one a quarter, scores, scales ([2][QUARTERS][64]; NULL: BF16 history). */
 struct wg_place {
-    uint16_t *p;
+    uint16_t (*kv)[GPU_MLA_PANELS][64][64];
+    uint16_t *q, *p;
     float *s, *factor, *scale;
+    uint64_t *full, *empty; /* gates of the stages */
 };
 
 /* Which positions a block has; begin >= end: none. */
@@ -54,9 +65,9 @@ GPU_FN void wg_leave_scores(float *s, const float *sum, const uint32_t heads, co
 
 /* Weights of the tile's positions from their scores, `scores` sums each; 16 lanes have a head, and
  * every 16th further. `top` and `total`: of those heads so far. */
-GPU_FN void wg_weights(const struct gpu_mla_decode *a, const struct wg_place *w, uint32_t n,
-                       float *top, float *total, const uint32_t heads, const uint32_t scores,
-                       const uint32_t panels) {
+GPU_FN void wg_weights(const struct gpu_mla_decode *a, const struct wg_place *w,
+                       const float *scales, uint32_t n, float *top, float *total,
+                       const uint32_t heads, const uint32_t scores, const uint32_t panels) {
     const uint32_t lane = gpu_thread() % 16;
     GPU_UNROLL
     for (uint32_t t = 0; t < heads / 16; t++) {
@@ -73,17 +84,15 @@ GPU_FN void wg_weights(const struct gpu_mla_decode *a, const struct wg_place *w,
         GPU_UNROLL
         for (uint32_t i = 0; i < 4; i++) {
             score[i] = lane * 4 + i < n ? score[i] * (a->scale * 1.44269504f) : -GPU_INFINITY;
-            most = score[i] > most ? score[i] : most;
+            most = gpu_max(most, score[i]);
         }
         GPU_UNROLL
-        for (uint32_t m = 8; m > 0; m /= 2) {
-            const float other = gpu_shuffle_xor(most, m);
-            most = other > most ? other : most;
-        }
+        for (uint32_t m = 8; m > 0; m /= 2)
+            most = gpu_max(most, gpu_shuffle_xor(most, m));
         uint32_t *to = (uint32_t *)(w->p + gpu_panel(head, lane / 2) + lane % 2 * 4);
         GPU_UNROLL
         for (uint32_t i = 0; i < 4; i++)
-            score[i] = gpu_exp2(score[i] - most);
+            score[i] = gpu_exp2_flush(score[i] - most);
         GPU_UNROLL
         for (uint32_t i = 0; i < 4; i += 2) {
             const uint32_t pair = gpu_bf16_pair(score[i], score[i + 1]);
@@ -97,11 +106,11 @@ GPU_FN void wg_weights(const struct gpu_mla_decode *a, const struct wg_place *w,
         GPU_UNROLL
         for (uint32_t g = 0; panels > 1 && g < panels; g++) {
             float scale[4];
-            widen_f32x4(scale, gpu_load16(w->scale + g * 64 + lane * 4));
+            widen_f32x4(scale, gpu_load16(scales + g * 64 + lane * 4));
             to[g * heads * 32] = gpu_bf16_pair(score[0] * scale[0], score[1] * scale[1]);
             to[g * heads * 32 + 1] = gpu_bf16_pair(score[2] * scale[2], score[3] * scale[3]);
         }
-        const float factor = gpu_exp2(top[t] - most);
+        const float factor = gpu_exp2_flush(top[t] - most);
         total[t] = total[t] * factor + gpu_sum16(sum);
         top[t] = most;
         if (lane == 0)
@@ -134,8 +143,8 @@ GPU_FN void wg_put(const struct gpu_mla_decode *a, const struct wg_place *w,
         if (m->head0 + head < a->heads)
             a->lse[place + (uint64_t)head * a->shares] = top[t] + gpu_log2(total[t]);
     }
-    gpu_barrier();
-    const uint32_t group = gpu_wave() / 4;
+    gpu_part_barrier(WG_PART, WG_THREADS);
+    const uint32_t group = gpu_uniform(gpu_wave()) / 4;
     GPU_UNROLL
     for (uint32_t p = 0; p < PARTS; p++) {
         GPU_UNROLL
@@ -148,5 +157,138 @@ GPU_FN void wg_put(const struct gpu_mla_decode *a, const struct wg_place *w,
         }
     }
 }
+
+/* Gates, by one thread before all meet. */
+GPU_FN void wg_set_gates(const struct wg_place *w, uint32_t producers) {
+    if (gpu_thread() != 0)
+        return;
+    for (uint32_t i = 0; i < 2; i++) {
+        gpu_gate_set(&w->full[i], producers);
+        gpu_gate_set(&w->empty[i], WG_WAVES);
+    }
+}
+/* Producers wait for the stage of tile t. */
+GPU_FN void wg_wait_empty(const struct wg_place *w, uint32_t t) {
+    gpu_gate_wait(&w->empty[t % 2], (t / 2 + 1) % 2);
+}
+
+/* Asks for queries of the block's heads, zero where there is no head, all at a time. */
+GPU_FN void wg_queries(const struct gpu_mla_decode *a, uint16_t *q, const struct wg_share *m,
+                       const uint32_t heads) {
+    for (uint32_t i = gpu_thread(); i < heads * (WIDTH / 8); i += WG_THREADS) {
+        const uint32_t h = i / (WIDTH / 8), piece = i % (WIDTH / 8), head = m->head0 + h;
+        const uint16_t *from = a->qa + (uint64_t)m->seq.row * a->qa_stride + head * LATENT;
+        if (piece >= LATENT / 8)
+            from = a->q + (uint64_t)m->seq.row * a->q_stride + head * a->q_step + a->nope - LATENT;
+        gpu_copy16(q + piece / 8 * heads * 64 + gpu_panel(h, piece % 8),
+                   head < a->heads ? from + piece * 8 : a->qa, head < a->heads);
+    }
+    gpu_copy_commit();
+}
+
+/* Scores of a tile, this warpgroup's half of the values: panels of latents, then half of the extra
+ * one. Those of both warpgroups are left side by side where there is room for two (`scores`), or
+ * one after the other. */
+GPU_FN void wg_score(const struct wg_place *w, const uint16_t (*kv)[64][64], const float *scales,
+                     uint32_t group, const uint32_t heads, const uint32_t scores,
+                     const uint32_t panels) {
+    float sum[HEADS_MOST / 2], half[2][HEADS_MOST / 2];
+    gpu_wg_begin();
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 2; i++)
+        gpu_wg_rows(sum, heads, &kv[LATENT_PANELS][0][0], w->q + LATENT_PANELS * heads * 64,
+                    2 * group + i, i > 0);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 4 * PARTS; i++) {
+        const uint32_t p = PARTS * group + i / 4;
+        if (panels > 1)
+            gpu_wg_rows(half[i / 8], heads, &kv[p][0][0], w->q + p * heads * 64, i % 4, i % 8 > 0);
+        else
+            gpu_wg_rows(sum, heads, &kv[p][0][0], w->q + p * heads * 64, i % 4, true);
+    }
+    gpu_wg_commit();
+    gpu_wg_wait(0);
+    gpu_wg_hold(sum, heads / 2);
+    if (panels > 1) {
+        gpu_wg_hold(half[0], heads / 2);
+        gpu_wg_hold(half[1], heads / 2);
+        GPU_UNROLL
+        for (uint32_t k = 0; k < 2; k++) {
+            const float *scale = scales + (QUARTERS / 2 * group + k) * 64 + gpu_wg_row(0);
+            const float each[2] = {scale[0], scale[8]};
+            GPU_UNROLL
+            for (uint32_t i = 0; i < heads / 2; i++)
+                sum[i] += each[i / 2 % 2] * half[k][i];
+        }
+    }
+    if (scores > 1) {
+        wg_leave_scores(w->s + group * heads * SCORE_ROW, sum, heads, false);
+        return;
+    }
+    if (group == 0)
+        wg_leave_scores(w->s, sum, heads, false);
+    gpu_part_barrier(WG_PART, WG_THREADS);
+    if (group == 1)
+        wg_leave_scores(w->s, sum, heads, true);
+}
+
+/* sum = sum * factor + weights times latents, for this warpgroup's panels. */
+GPU_FN void wg_sum(const struct wg_place *w, const uint16_t (*kv)[64][64], uint32_t group,
+                   float *sum, const uint32_t heads, const uint32_t panels) {
+    wg_shrink(w, sum, heads);
+    gpu_wg_hold(sum, PARTS * (heads / 2));
+    gpu_wg_begin();
+    GPU_UNROLL
+    for (uint32_t p = 0; p < PARTS; p++) {
+        const uint32_t panel = PARTS * group + p;
+        const uint16_t *weights = w->p + (panels > 1 ? panel / 2 * heads * 64 : 0);
+        GPU_UNROLL
+        for (uint32_t k = 0; k < 4; k++)
+            gpu_wg_columns(sum + p * (heads / 2), heads, &kv[panel][0][0], weights, k);
+    }
+    gpu_wg_commit();
+    gpu_wg_wait(0);
+    gpu_wg_hold(sum, PARTS * (heads / 2));
+}
+
+/* What the two warpgroups do with the share `m`, whose stages others fill. */
+GPU_FN void wg_attend(const struct gpu_mla_decode *a, const struct wg_place *w,
+                      const struct wg_share *m, const uint32_t heads, const uint32_t scores,
+                      const uint32_t panels) {
+    const uint32_t group = gpu_uniform(gpu_wave()) / 4, n = m->end - m->begin,
+                   tiles = (n + PAGE - 1) / PAGE;
+    float sum[PARTS * HEADS_MOST / 2], top[HEADS_MOST / 16], total[HEADS_MOST / 16];
+    wg_queries(a, w->q, m, heads);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < PARTS * (heads / 2); i++)
+        sum[i] = 0;
+    GPU_UNROLL
+    for (uint32_t i = 0; i < heads / 16; i++) {
+        top[i] = -GPU_INFINITY;
+        total[i] = 0;
+    }
+    gpu_copy_wait(0);
+    gpu_wg_seen();
+    gpu_part_barrier(WG_PART, WG_THREADS);
+    GPU_ROLLED
+    for (uint32_t t = 0; t < tiles; t++) {
+        const uint16_t(*kv)[64][64] = w->kv[t % 2];
+        const float *scales = w->scale + (panels > 1 ? t % 2 * QUARTERS * 64 : 0);
+        gpu_gate_wait(&w->full[t % 2], t / 2 % 2);
+        gpu_wg_seen();
+        wg_score(w, kv, scales, group, heads, scores, panels);
+        gpu_part_barrier(WG_PART, WG_THREADS);
+        wg_weights(a, w, scales, n - t * PAGE, top, total, heads, scores, panels);
+        gpu_wg_seen();
+        gpu_part_barrier(WG_PART, WG_THREADS);
+        wg_sum(w, kv, group, sum, heads, panels);
+        if (gpu_lane() == 0)
+            gpu_gate_arrive(&w->empty[t % 2]);
+    }
+    gpu_part_barrier(WG_PART, WG_THREADS); /* nobody reads factors */
+    wg_put(a, w, m, top, total, sum, heads);
+}
+
+#endif
 
 #endif
