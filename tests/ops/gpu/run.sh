@@ -20,6 +20,25 @@ check() { # check WHAT COMMAND...
     fi
 }
 
+# Each leaves its output, or none, in $work; nvcc also what ptxas says.
+compile_amd() { # FILE
+    local out
+    out="$work/$(basename "$1" .c).$arch.s"
+    "$clang" -x hip -nogpuinc -nogpulib "--offload-arch=$arch" --cuda-device-only "$level" -Wall -Werror -Isrc -S -o "$out" "$1" ||
+        rm -f "$out"
+}
+compile_nvidia() { # FILE
+    local out
+    out="$work/$(basename "$1" .c).cubin"
+    "$nvcc" -x cu -std=c++17 -O3 -arch=sm_90a -cubin -Werror all-warnings -Xptxas -v -Isrc -o "$out" "$1" 2>"${out%.cubin}.ptxas" ||
+        rm -f "$out"
+}
+compile_all() { # FUNCTION, of every kernel's file, as many at a time as there are cores
+    printf '%s\n' src/ops/gpu/kernels/*.c | xargs -P "$(nproc)" -I FILE bash -c "$1 FILE"
+}
+export work
+export -f compile_amd compile_nvidia
+
 # Bytes of registers that a kernel may spill on NVIDIA.
 allowed_spill() {
     case $1 in
@@ -42,10 +61,11 @@ for arch in gfx90a gfx942 gfx950; do
         continue
     fi
     known=$((known + 1))
+    export arch clang level
+    compile_all compile_amd
     for file in src/ops/gpu/kernels/*.c; do
         out="$work/$(basename "$file" .c).$arch.s"
-        check "$file for $arch compiles" "$clang" -x hip -nogpuinc -nogpulib --offload-arch=$arch --cuda-device-only $level -Wall -Werror \
-            -Isrc -S -o "$out" "$file"
+        check "$file for $arch compiles" [ -f "$out" ]
         [ -f "$out" ] || continue
         check "$file for $arch spills no vector register" awk '/\.vgpr_spill_count:/ && $2 > 0 { bad = 1 } END { exit bad }' "$out"
         # Products of warpgroups are NVIDIA's.
@@ -61,18 +81,19 @@ nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 if [ ! -x "$nvcc" ]; then
     echo "NOT CHECKED: NVIDIA, there is no nvcc here"
 else
+    export nvcc
+    compile_all compile_nvidia
     for file in src/ops/gpu/kernels/*.c; do
-        out="$work/$(basename "$file" .c).cubin"
-        check "$file for sm_90a compiles" "$nvcc" -x cu -std=c++17 -O3 -arch=sm_90a -cubin -Werror all-warnings -Xptxas -v -Isrc \
-            -o "$out" "$file" 2>"$work/ptxas"
+        out="$work/$(basename "$file" .c).cubin" said="$work/$(basename "$file" .c).ptxas"
+        check "$file for sm_90a compiles" [ -f "$out" ]
         if [ ! -f "$out" ]; then
-            cat "$work/ptxas"
+            cat "$said"
             continue
         fi
         while read -r kernel spilt; do
             check "$kernel for sm_90a spills $spilt bytes" [ "$spilt" -le "$(allowed_spill "$kernel")" ]
         done < <(awk -F"'" '/Compiling entry function/ { kernel = $2 }
-            /bytes spill stores/ { split($0, part, ","); split(part[2], n, " "); print kernel, n[1] }' "$work/ptxas")
+            /bytes spill stores/ { split($0, part, ","); split(part[2], n, " "); print kernel, n[1] }' "$said")
         while read -r kernel count; do
             if grep -qxE "$tiles" <<<"$kernel"; then
                 check "$kernel for sm_90a has $count matrix instructions" [ "$count" -gt 0 ]
