@@ -87,7 +87,7 @@ GPU_FN void fetch(const struct gpu_mla_prefill *a, struct gpu_mla_attend_shared 
         const uint32_t at = i / pieces, k = i % pieces * 8;
         const uint64_t row = m->span->at + (from - m->from) + at;
         const uint16_t *value = a->kv + row * a->kv_stride + head, *from16 = a->kv;
-        uint16_t *to = &s->key[at][k];
+        uint16_t *to = k < keys * 8 ? &s->key[at][k] : &s->value[at][k - keys * 8];
         bool there = from + at < m->end;
         if (k < a->nope)
             from16 = value + k;
@@ -96,7 +96,6 @@ GPU_FN void fetch(const struct gpu_mla_prefill *a, struct gpu_mla_attend_shared 
         else if (k < keys * 8)
             there = false;
         else {
-            to = &s->value[at][k - keys * 8];
             there = there && k - keys * 8 < a->v_dim;
             from16 = value + a->nope + k - keys * 8;
         }
