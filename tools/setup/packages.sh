@@ -3,7 +3,7 @@
 build_packages="gcc libc6-dev meson ninja-build pkg-config libevent-dev libssl-dev libjansson-dev
     libcyaml-dev libyaml-dev libedit-dev libcmocka-dev libhiredis-dev liburing-dev
     libhwloc-dev libxxhash-dev libsqlite3-dev libcurl4-openssl-dev"
-check_packages="clang libclang-rt-14-dev clang-format mandoc curl ca-certificates git procps prometheus
+check_packages="clang libclang-rt-14-dev clang-format clang-19 mandoc curl ca-certificates git procps prometheus
     redis-server"
 browser_packages="chromium fonts-dejavu-core"
 

@@ -1,5 +1,5 @@
-/* dialect_hip.h: the dialect for AMD, gfx90a and later (clang -x hip -nogpuinc -nogpulib). Included
- * by dialect.h alone. Nothing here has run on a device; see docs/gpu.md. */
+/* dialect_hip.h: the dialect for AMD, gfx942 and later (clang 19, -x hip -nogpuinc -nogpulib).
+ * Included by dialect.h alone. Nothing here has run on a device; see docs/gpu.md. */
 #ifndef WEIR_OPS_GPU_DIALECT_HIP_H
 #define WEIR_OPS_GPU_DIALECT_HIP_H
 
@@ -194,16 +194,12 @@ struct gpu_sums {
     float at[GPU_SUMS];
 };
 
-/* clang 14 dies of operands that it knows to be zero: it is told nothing. */
 GPU_FN gpu_v4s gpu_four(uint32_t lo, uint32_t hi) {
-    gpu_v4s four = __builtin_bit_cast(gpu_v4s, (uint64_t)hi << 32 | lo);
-    __asm__("" : "+v"(four));
-    return four;
+    return __builtin_bit_cast(gpu_v4s, (uint64_t)hi << 32 | lo);
 }
 GPU_FN void gpu_mma16(gpu_sums *c, const gpu_strips *a, const gpu_strips *b) {
     const gpu_u4 x = a->row[0], z = b->row[0];
     gpu_v4f d = {c->at[0], c->at[1], c->at[2], c->at[3]};
-    __asm__("" : "+v"(d));
     d = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(gpu_four(x.x, x.y), gpu_four(z.x, z.y), d, 0, 0,
                                                   0);
     d = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(gpu_four(x.z, x.w), gpu_four(z.z, z.w), d, 0, 0,

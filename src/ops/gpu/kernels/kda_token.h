@@ -20,9 +20,9 @@ GPU_FN float group_sum(float v, const uint32_t lanes) {
     if (lanes == 16)
         return gpu_sum16(v);
     GPU_UNROLL
-    for (uint32_t m = 8; m > 0; m /= 2)
-        if (m < lanes)
-            v += gpu_shuffle_xor(v, m);
+    for (uint32_t step = 0; step < 4; step++)
+        if (8u >> step < lanes)
+            v += gpu_shuffle_xor(v, 8u >> step);
     return v;
 }
 
