@@ -226,22 +226,10 @@ struct policy_groups policy_prefill_groups(enum policy_machine m, uint32_t units
 
 /* --------------------------------------------------------------------------- resources */
 
-static const struct {
-    int machines;
-    enum policy_kernel kernel;
-    struct policy_local local;
-} local_table[] = {
-    {POLICY_GFX950,
-     POLICY_KDA_PREPARE,
-     {81408, "tiles of q and k share their place and the triangle keeps 10 of its 16 blocks: 79.5 "
-             "KiB, so that two fit"}},
-    {ALL, POLICY_MLA_TILE, {576 * 64 * 2, "a tile of 64 positions of 576 BF16 values: 72 KiB"}},
-};
-
-struct policy_local policy_local(enum policy_machine m, enum policy_kernel k) {
-    for (size_t i = 0; i < ROWS(local_table); i++)
-        if (local_table[i].machines & m && local_table[i].kernel == k)
-            return local_table[i].local;
+struct policy_local policy_kda_prepare_local(enum policy_machine m) {
+    if (m == POLICY_GFX950)
+        return (struct policy_local){81408, "tiles of q and k share their place and the triangle "
+                                            "keeps 10 of its 16 blocks: 79.5 KiB, so that two fit"};
     return (struct policy_local){0, "not known"};
 }
 

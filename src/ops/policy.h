@@ -80,13 +80,13 @@ struct policy_history {
 };
 struct policy_history policy_fp8_history(enum policy_machine m, uint32_t queries);
 
-/* What a named kernel asks of local memory (LDS, shared), in bytes; 0: it is not known. */
-enum policy_kernel { POLICY_KDA_PREPARE, POLICY_MLA_TILE };
+/* What the kernel that prepares KDA's chunks asks of local memory (LDS, shared), in bytes; 0: it is
+ * not known. */
 struct policy_local {
     uint32_t bytes;
     const char *reason;
 };
-struct policy_local policy_local(enum policy_machine m, enum policy_kernel k);
+struct policy_local policy_kda_prepare_local(enum policy_machine m);
 
 /* How ranks put sums of so many rows together. */
 struct policy_reduce {

@@ -133,7 +133,7 @@ static void kda_chunks(struct kernel_list *l, uint32_t layers, uint32_t heads) {
     struct kernel_entry *e = kernel_list_add(
         l, "kda_prefill_chunks", layers, gpu_launch_kda_prefill_chunks(&a, l->rows, machine->shape),
         "a workgroup a chunk and head");
-    const struct policy_local local = policy_local(machine->kind, POLICY_KDA_PREPARE);
+    const struct policy_local local = policy_kda_prepare_local(machine->kind);
     e->has_other = local.bytes > 0;
     if (e->has_other) {
         snprintf(e->other.variant, sizeof e->other.variant, "chunks_of_%d", POLICY_CHUNK);

@@ -43,19 +43,13 @@ struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows, struc
                                sizeof(struct gpu_norm_shared)};
 }
 
-/* The kernel that takes rows one after another, by clusters of so many blocks. */
-static struct gpu_launch mix_many(const struct gpu_mix_norm *a, uint32_t members,
-                                  struct gpu_shape shape) {
-    const uint32_t cols = gpu_divide_up(a->cols, members);
-    const uint32_t threads = gpu_divide_up(gpu_divide_up(cols, 16), shape.wave) * shape.wave;
+/* The kernel that takes rows one after another. */
+static struct gpu_launch mix_many(const struct gpu_mix_norm *a, struct gpu_shape shape) {
+    const uint32_t threads = gpu_divide_up(gpu_divide_up(a->cols, 16), shape.wave) * shape.wave;
     const uint32_t rows = a->rows < shape.multiprocessors ? a->rows : shape.multiprocessors;
-    return (struct gpu_launch){GPU_weir_mix_norm_many,
-                               rows * members,
-                               1,
-                               threads,
+    return (struct gpu_launch){GPU_weir_mix_norm_many, rows, 1, threads,
                                (uint32_t)sizeof(struct gpu_mix_norm_shared) +
-                                   (GPU_MIX_PIECES + a->n_bank) * 2 * threads * 16,
-                               members};
+                                   (GPU_MIX_PIECES + a->n_bank) * 2 * threads * 16};
 }
 
 /* On an H200, 8 sources of 7168: one row 5.18 us by two blocks, 5.65 by four, 5.52 by eight; 32
@@ -64,7 +58,7 @@ static uint8_t mix_way(const struct gpu_mix_norm *a, struct gpu_shape shape) {
     if (!shape.cluster)
         return GPU_MIX_BLOCK;
     if (2 * a->rows <= shape.multiprocessors || a->n_bank > GPU_MIX_SOURCES || a->cols % 8 ||
-        a->gather || mix_many(a, 1, shape).shared_bytes > SHARED_MOST)
+        a->gather || mix_many(a, shape).shared_bytes > SHARED_MOST)
         return GPU_MIX_SPLIT_2;
     return GPU_MIX_MANY;
 }
@@ -77,8 +71,8 @@ struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape s
     if (a->way == GPU_MIX_BLOCK)
         return (struct gpu_launch){GPU_weir_mix_norm, a->rows, 1, row_threads(a->cols, 16),
                                    sizeof(struct gpu_mix_norm_shared)};
-    if (a->way >= GPU_MIX_MANY)
-        return mix_many(a, a->way == GPU_MIX_MANY ? 1 : 2, shape);
+    if (a->way == GPU_MIX_MANY)
+        return mix_many(a, shape);
     return (struct gpu_launch){GPU_weir_mix_norm_split,
                                a->rows * a->way,
                                1,

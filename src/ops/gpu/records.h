@@ -84,7 +84,6 @@ enum {
     GPU_MIX_SPLIT_4 = 4,
     GPU_MIX_SPLIT_8 = 8,
     GPU_MIX_MANY,
-    GPU_MIX_MANY_2, /* by halves */
 };
 
 /* Up to GPU_PARTS products y = W x (+ W2 x2) (+ y) of the same number of rows. W [rows, cols] BF16

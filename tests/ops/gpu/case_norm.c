@@ -134,8 +134,6 @@ static const uint32_t mix_small[][CASE_PARAMETERS] = {
     {9, 264, 7, 0, 0, 0, 0, SMALL + WAY *GPU_MIX_MANY},
     {13, 1048, 8, 1, 0, 1, 0, WAY *GPU_MIX_MANY},
     {6, 64, 0, 1, 1, 1, 0, WAY *GPU_MIX_MANY},
-    {13, 1048, 8, 1, 0, 1, 0, WAY *GPU_MIX_MANY_2},
-    {3, 264, 7, 0, 0, 0, 0, SMALL + WAY *GPU_MIX_MANY_2},
 };
 static const uint32_t mix_large[][CASE_PARAMETERS] = {
     {1, 7168, 7, 1, 0, 0, 0},
@@ -146,7 +144,6 @@ static const uint32_t mix_large[][CASE_PARAMETERS] = {
     {32, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_SPLIT_2},
     {64, 7168, 7, 1, 0, 0, 0},
     {128, 7168, 7, 1, 0, 0, 0},
-    {128, 7168, 7, 1, 0, 0, 0, WAY *GPU_MIX_MANY_2},
     {128, 7168, 7, 0, 0, 0, 0},
     {128, 7168, 8, 1, 0, 0, 0},
     {512, 7168, 7, 1, 0, 0, 0},

@@ -279,10 +279,9 @@ GPU_KERNEL(weir_mix_norm_split, gpu_mix_norm, MIX_THREADS, 1) {
 }
 
 #if GPU_CLUSTERS /* and as much shared memory as their devices have */
-/* Rows one after another, a block or two on every multiprocessor, where two share a row and have a
- * half of it each: while one is in registers the next
- * comes into shared memory, where each thread has its own columns and nobody else's, so that it
- * waits for no other. Columns are a multiple of 8, sources fit into registers, no gather.
+/* Rows one after another, a block on every multiprocessor: while one is in registers the next comes
+ * into shared memory, where each thread has its own columns and nobody else's, so that it waits for
+ * no other. Columns are a multiple of 8, sources fit into registers, no gather.
  * Pieces of eight columns of a thread, twice: the weights of scores and of the norm (two each),
  * the prefix, what is added to it (two), the bank. */
 enum { PIECE_C, PIECE_NORM = 2, PIECE_PREFIX = 4, PIECE_DELTA, PIECE_BANK = 7 };
@@ -360,14 +359,11 @@ GPU_FN void take_source(const struct gpu_mix_norm *a, struct gpu_mix_norm_shared
 
 GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
     GPU_SHARED(struct gpu_mix_norm_shared, s);
-    const uint32_t members = gpu_cluster_blocks(), threads = gpu_waves() * GPU_WAVE;
-    const uint32_t step = members * threads * 8;
-    const uint32_t first = (gpu_cluster_rank() * threads + gpu_thread()) * 8;
-    const uint32_t begin = gpu_block_x() / members, next = gpu_blocks_x() / members;
+    const uint32_t step = gpu_waves() * GPU_WAVE * 8, first = gpu_thread() * 8;
+    const uint32_t begin = gpu_block_x(), next = gpu_blocks_x();
     /* Weights are kept by who needs them again; all blocks at once would wait for the same lines.
      */
     const bool again = begin + next < a.rows;
-    members_begin();
     GPU_UNROLL
     for (uint32_t j = 0; j < MIX_CHUNKS && again; j++) {
         const bool there = first + j * step < a.cols;
@@ -380,7 +376,6 @@ GPU_KERNEL(weir_mix_norm_many, gpu_mix_norm, MIX_THREADS, 1) {
     gpu_launch_next();
     if (begin < a.rows)
         copy_row(&a, s, begin, first, step);
-    members_there();
     for (uint32_t row = begin; row < a.rows; row += next) {
         struct mix_row r;
         float t[2 * GPU_MIX_SOURCES], of_prefix[2] = {0, 0}, c[MIX_CHUNKS][8];
