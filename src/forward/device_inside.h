@@ -58,6 +58,9 @@ void device_launch(struct device_program *p, const struct op *op, struct gpu_lau
                    const void *record, bool early);
 /* Asks for operation i on the batch that p->batch holds. */
 void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b);
+/* Those of latent attention. */
+void device_mla_write(struct device_program *p, const struct op *op, const struct batch *b);
+void device_mla(struct device_program *p, const struct op *op, const struct batch *b);
 /* The record of expanded attention, of a span of one position. */
 struct gpu_mla_prefill device_expanded_record(struct device_program *p, const struct op_mla *a);
 /* Fills p->wide and p->heads. */

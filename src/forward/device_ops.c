@@ -2,61 +2,9 @@
  * Invariant that bites: a value has the format that its readers want (p->wide), and in place of
  * another in the same buffer it may have a different one: what a norm reads is f32, what it leaves
  * there BF16. */
-#include "forward/device_inside.h"
+#include "forward/device_values.h"
 
 #include "ops/gpu/pack.h"
-#include "ops/kv.h"
-
-/* --------------------------------------------------------------------------- addresses */
-
-static void *at_address(uint64_t address) {
-    return (void *)(uintptr_t)address;
-}
-
-static uint64_t place_of(const struct device_program *p, const void *host) {
-    uintptr_t at = (uintptr_t)host - p->buffers;
-    WEIR_ASSERT(at < p->buffers_bytes);
-    return p->device_buffers + at;
-}
-
-/* Row `row` of a step buffer as BF16 or f32; rows are `stride` f32 apart, so 2 * stride BF16. */
-static uint16_t *half(const struct device_program *p, struct tensor t, uint32_t row) {
-    return (uint16_t *)at_address(place_of(p, t.data) + (uint64_t)row * t.stride * sizeof(float));
-}
-static float *full(const struct device_program *p, struct tensor t, uint32_t row) {
-    return (float *)at_address(place_of(p, t.data) + (uint64_t)row * t.stride * sizeof(float));
-}
-
-static bool failed(struct device_program *p, weir_status st) {
-    if (st)
-        p->status = st;
-    return p->status != WEIR_OK;
-}
-
-/* A vector of the model or of the list; NULL stays NULL. */
-static const float *vector(struct device_program *p, const float *host, size_t n) {
-    if (!host)
-        return NULL;
-    uint64_t at = device_find(&p->memory, host, DEVICE_PLAIN);
-    if (!at && !failed(p, device_copy_plain(&p->memory, host, n * sizeof *host, p->err)))
-        at = device_find(&p->memory, host, DEVICE_PLAIN);
-    return at_address(at);
-}
-
-static const uint16_t *matrix(struct device_program *p, const struct weight *w) {
-    enum device_form form = w->dtype == DTYPE_F32 ? DEVICE_BF16 : DEVICE_PLAIN;
-    uint64_t at = device_find(&p->memory, w->data, form);
-    if (!at && !failed(p, device_copy_matrix(&p->memory, w, p->err)))
-        at = device_find(&p->memory, w->data, form);
-    return at_address(at);
-}
-
-static const uint16_t *keys(struct device_program *p, const struct op_mla *a) {
-    uint64_t at = device_find(&p->memory, a->kv_b.data, DEVICE_KEYS);
-    if (!at && !failed(p, device_copy_keys(&p->memory, a, p->err)))
-        at = device_find(&p->memory, a->kv_b.data, DEVICE_KEYS);
-    return at_address(at);
-}
 
 /* Matrices of a layer's experts; `other`: w3, or NULL. */
 static const uint8_t *experts(struct device_program *p, const struct weight *w,
@@ -65,10 +13,6 @@ static const uint8_t *experts(struct device_program *p, const struct weight *w,
     if (!at && !failed(p, device_copy_experts(&p->memory, w, other, n, p->err)))
         at = device_find(&p->memory, w[0].data, DEVICE_EXPERTS);
     return at_address(at);
-}
-
-static const void *of_batch(const struct device_program *p, size_t offset) {
-    return at_address(p->batch.device + offset);
 }
 
 /* --------------------------------------------------------------------------- the list */
@@ -270,70 +214,39 @@ static void norm(struct device_program *p, uint32_t i, const struct batch *b) {
     device_launch(p, &p->ops[i], gpu_launch_norm(&r, b->n_rows, p->shape), &r, true);
 }
 
+/* What both records of KDA have of an operation, under the same names. */
+#define KDA_FIELDS(P, A)                                                                           \
+    .q = half(P, (A)->q, 0), .k = half(P, (A)->k, 0), .v = half(P, (A)->v, 0),                     \
+    .go = half(P, (A)->go, 0), .b = half(P, (A)->b, 0), .z = half(P, (A)->z, 0),                   \
+    .out = half(P, (A)->out, 0), .q_taps = taps_of(P, A, (A)->q_taps),                             \
+    .k_taps = taps_of(P, A, (A)->k_taps), .v_taps = taps_of(P, A, (A)->v_taps),                    \
+    .ea = vector(P, (A)->ea, (A)->heads), .dt = vector(P, (A)->dt, (A)->heads * (A)->dim),         \
+    .o_norm = vector(P, (A)->o_norm, (A)->dim),                                                    \
+    .state = (A)->pool->data + (size_t)(A)->layer * (A)->pool->layer_floats,                       \
+    .slot_floats = (A)->pool->slot_floats, .heads = (A)->heads, .taps = (A)->taps,                 \
+    .stride = (A)->q.stride * 2, .b_stride = (A)->b.stride * 2, .z_stride = (A)->z.stride * 2,     \
+    .out_stride = (A)->out.stride * 2, .lower_bound = (A)->lower_bound, .eps = (A)->eps
+
+static const float *taps_of(struct device_program *p, const struct op_kda *a, const float *taps) {
+    return vector(p, taps, (size_t)a->heads * a->dim * a->taps);
+}
+
 static void kda_decode(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_kda *a = &op->u.kda;
-    const uint32_t width = a->heads * a->dim;
-    const struct gpu_kda_step r = {
-        .q = half(p, a->q, 0),
-        .k = half(p, a->k, 0),
-        .v = half(p, a->v, 0),
-        .go = half(p, a->go, 0),
-        .b = half(p, a->b, 0),
-        .z = half(p, a->z, 0),
-        .out = half(p, a->out, 0),
-        .q_taps = vector(p, a->q_taps, (size_t)width * a->taps),
-        .k_taps = vector(p, a->k_taps, (size_t)width * a->taps),
-        .v_taps = vector(p, a->v_taps, (size_t)width * a->taps),
-        .ea = vector(p, a->ea, a->heads),
-        .dt = vector(p, a->dt, width),
-        .o_norm = vector(p, a->o_norm, a->dim),
-        .state = a->pool->data + (size_t)a->layer * a->pool->layer_floats,
-        .slot_floats = a->pool->slot_floats,
-        .seqs = of_batch(p, p->batch.kda),
-        .heads = a->heads,
-        .taps = a->taps,
-        .stride = a->q.stride * 2,
-        .b_stride = a->b.stride * 2,
-        .z_stride = a->z.stride * 2,
-        .out_stride = a->out.stride * 2,
-        .lower_bound = a->lower_bound,
-        .eps = a->eps,
-    };
+    const struct gpu_kda_step r = {KDA_FIELDS(p, a), .seqs = of_batch(p, p->batch.kda)};
     device_launch(p, op, gpu_launch_kda_step(&r, a->dim, b->n_decode, p->shape), &r, true);
 }
 
 static void kda_prefill(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_kda *a = &op->u.kda;
-    const uint32_t width = a->heads * a->dim, rows = b->n_rows - b->n_decode;
+    const uint32_t rows = b->n_rows - b->n_decode;
     const struct gpu_kda_prefill r = {
-        .q = half(p, a->q, 0),
-        .k = half(p, a->k, 0),
-        .v = half(p, a->v, 0),
-        .go = half(p, a->go, 0),
-        .b = half(p, a->b, 0),
-        .z = half(p, a->z, 0),
-        .out = half(p, a->out, 0),
-        .q_taps = vector(p, a->q_taps, (size_t)width * a->taps),
-        .k_taps = vector(p, a->k_taps, (size_t)width * a->taps),
-        .v_taps = vector(p, a->v_taps, (size_t)width * a->taps),
-        .ea = vector(p, a->ea, a->heads),
-        .dt = vector(p, a->dt, width),
-        .o_norm = vector(p, a->o_norm, a->dim),
-        .state = a->pool->data + (size_t)a->layer * a->pool->layer_floats,
-        .slot_floats = a->pool->slot_floats,
+        KDA_FIELDS(p, a),
         .seqs = of_batch(p, p->batch.spans),
         .checkpoints = of_batch(p, p->batch.checkpoints),
         .work = at_address(p->kda_work),
         .n_seqs = b->n_seqs - b->n_decode,
-        .heads = a->heads,
         .dim = a->dim,
-        .taps = a->taps,
-        .stride = a->q.stride * 2,
-        .b_stride = a->b.stride * 2,
-        .z_stride = a->z.stride * 2,
-        .out_stride = a->out.stride * 2,
-        .lower_bound = a->lower_bound,
-        .eps = a->eps,
     };
     device_launch(p, op, gpu_launch_kda_prefill_chunks(&r, rows, p->shape), &r, true);
     device_launch(p, op, gpu_launch_kda_prefill_states(&r, rows, p->shape), &r, true);
@@ -348,189 +261,6 @@ static void kda(struct device_program *p, const struct op *op, const struct batc
         kda_decode(p, op, b);
     if (a->which == SEQ_PREFILL && b->n_seqs > b->n_decode)
         kda_prefill(p, op, b);
-}
-
-static void mla_write(struct device_program *p, const struct op *op, const struct batch *b) {
-    const struct op_mla_write *a = &op->u.mla_write;
-    const uint32_t extra = a->pool->width - a->kv_lora;
-    const size_t record = kv_record_bytes(a->pool->dtype, a->kv_lora, extra);
-    const struct gpu_mla_write r = {
-        .kv = full(p, a->kv, 0),
-        .norm = vector(p, a->norm, a->kv_lora),
-        .pool = a->pool->data + (size_t)a->layer * PAGE_TOKENS * record,
-        .places = of_batch(p, p->batch.places),
-        .page_bytes = a->pool->page_bytes,
-        .record_bytes = (uint32_t)record,
-        .fp8 = a->pool->dtype == DTYPE_FP8,
-        .kv_stride = a->kv.stride,
-        .latent = a->kv_lora,
-        .extra = extra,
-        .eps = a->eps,
-    };
-    device_launch(p, op, gpu_launch_mla_write(&r, b->n_rows), &r, true);
-}
-
-/* Queries into latent space, attention over the latents, values out of them: all heads of up to
- * DEVICE_ATTENTION_ROWS rows from `row` on. */
-static void attend(struct device_program *p, const struct op *op, uint32_t row, uint32_t rows) {
-    const struct op_mla *a = &op->u.mla;
-    const uint32_t q_step = a->nope_dim + a->rope_dim, head_rows = a->nope_dim + a->v_dim;
-    const uint32_t latents = a->heads * a->kv_lora;
-    const size_t record = kv_record_bytes(a->pool->dtype, a->kv_lora, a->rope_dim);
-    struct gpu_linear in = {.n_parts = 1, .x_rows = rows, .steps = a->heads};
-    in.part[0] = (struct gpu_linear_part){
-        .w = keys(p, a),
-        .x = half(p, a->q, row),
-        .y16 = at_address(p->queries),
-        .rows = a->kv_lora,
-        .cols = a->nope_dim,
-        .x_stride = a->q.stride * 2,
-        .y_stride = latents,
-        .w_step = a->kv_lora * a->nope_dim,
-        .x_step = q_step,
-        .y_step = a->kv_lora,
-    };
-    device_launch(p, op, gpu_launch_linear(&in, p->shape), &in, true);
-    /* The kernels find their rows through seqs[i].row, counted from the batch's first. */
-    const struct gpu_mla_seq *seqs = of_batch(p, p->batch.mla);
-    struct gpu_mla_decode r = {
-        .qa = (uint16_t *)at_address(p->queries) - (uint64_t)row * latents,
-        .q = half(p, a->q, 0),
-        .kv = a->pool->data + (size_t)a->layer * PAGE_TOKENS * record,
-        .seqs = seqs + row,
-        .pages = at_address(p->batch.pages_at),
-        .out = (uint16_t *)at_address(p->latents) - (uint64_t)row * latents,
-        .page_bytes = a->pool->page_bytes,
-        .record_bytes = (uint32_t)record,
-        .fp8 = a->pool->dtype == DTYPE_FP8,
-        .heads = a->heads,
-        .latent = a->kv_lora,
-        .extra = a->rope_dim,
-        .nope = a->nope_dim,
-        .qa_stride = latents,
-        .q_stride = a->q.stride * 2,
-        .q_step = q_step,
-        .shares = gpu_mla_shares(rows, a->heads, p->shape),
-        .out_stride = latents,
-        .scale = a->scale,
-    };
-    r.part = (float *)at_address(p->part) - (uint64_t)row * r.shares * latents;
-    r.lse = (float *)at_address(p->lse) - (uint64_t)row * r.shares * a->heads;
-    const struct gpu_launch merge = gpu_launch_mla_merge(&r, rows, p->shape);
-    device_launch(p, op, gpu_launch_mla_split(&r, rows, p->shape), &r, true);
-    device_launch(p, op, merge, &r, true);
-    struct gpu_linear out = {.n_parts = 1, .x_rows = rows, .steps = a->heads};
-    out.part[0] = (struct gpu_linear_part){
-        .w = matrix(p, &a->kv_b) + (size_t)a->nope_dim * a->kv_lora,
-        .x = at_address(p->latents),
-        .y16 = half(p, a->out, row),
-        .rows = a->v_dim,
-        .cols = a->kv_lora,
-        .x_stride = latents,
-        .y_stride = a->out.stride * 2,
-        .w_step = head_rows * a->kv_lora,
-        .x_step = a->kv_lora,
-        .y_step = a->v_dim,
-        .gate = a->g.data ? half(p, a->g, row) : NULL,
-        .gate_stride = a->g.stride * 2,
-    };
-    device_launch(p, op, gpu_launch_linear(&out, p->shape), &out, true);
-}
-
-struct gpu_mla_prefill device_expanded_record(struct device_program *p, const struct op_mla *a) {
-    const size_t record = kv_record_bytes(a->pool->dtype, a->kv_lora, a->rope_dim);
-    const struct device_expanded *e = &p->expanded;
-    return (struct gpu_mla_prefill){
-        .history = a->pool->data + (size_t)a->layer * PAGE_TOKENS * record,
-        .pages = at_address(p->batch.pages_at),
-        .latents = at_address(e->latents),
-        .kv = at_address(e->kv),
-        .q = half(p, a->q, 0),
-        .gate = a->g.data ? half(p, a->g, 0) : NULL,
-        .out = half(p, a->out, 0),
-        .sum = at_address(e->sum),
-        .state = at_address(e->state),
-        .page_bytes = a->pool->page_bytes,
-        .record_bytes = (uint32_t)record,
-        .fp8 = a->pool->dtype == DTYPE_FP8,
-        .heads = a->heads,
-        .latent = a->kv_lora,
-        .extra = a->rope_dim,
-        .nope = a->nope_dim,
-        .v_dim = a->v_dim,
-        .kv_stride = a->heads * (a->nope_dim + a->v_dim),
-        .q_stride = a->q.stride * 2,
-        .gate_stride = a->g.stride * 2,
-        .out_stride = a->out.stride * 2,
-        .n_spans = 1,
-        .scale = a->scale,
-        .span = {{.rows = 1, .end = 1}},
-    };
-}
-
-/* The pieces of history that `r` has: out of their pages, to keys and values, attended over. */
-static void attend_expanded(struct device_program *p, const struct op *op,
-                            const struct gpu_mla_prefill *r) {
-    const struct op_mla *a = &op->u.mla;
-    const struct gpu_mla_span *last = &r->span[r->n_spans - 1];
-    struct gpu_linear up = {.n_parts = 1, .x_rows = last->at + last->end - last->from};
-    up.part[0] = (struct gpu_linear_part){
-        .w = matrix(p, &a->kv_b),
-        .x = r->latents,
-        .y16 = at_address(p->expanded.kv),
-        .rows = a->kv_b.rows,
-        .cols = a->kv_lora,
-        .x_stride = a->kv_lora + a->rope_dim,
-        .y_stride = r->kv_stride,
-    };
-    device_launch(p, op, gpu_launch_mla_gather(r), r, true);
-    device_launch(p, op, gpu_launch_linear(&up, p->shape), &up, true);
-    device_launch(p, op, gpu_launch_mla_attend(r, p->shape), r, true);
-}
-
-static uint32_t whole_pages(uint32_t positions) {
-    return (positions + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS;
-}
-
-/* Sequences whose history is expanded, as many at a time as there is room for; a history longer
- * than the room in pieces. */
-static void mla_expanded(struct device_program *p, const struct op *op, const struct batch *b) {
-    const uint32_t room = p->expanded.positions;
-    struct gpu_mla_prefill r = device_expanded_record(p, &op->u.mla);
-    uint32_t used = 0, first_page = 0;
-    r.n_spans = 0;
-    for (uint32_t s = 0; s < b->n_seqs; s++) {
-        const struct batch_seq *q = &b->seqs[s];
-        const uint32_t n = q->pos0 + q->rows;
-        for (uint32_t from = 0; device_expands(&p->batch, b, s) && from < n;) {
-            if (r.n_spans == GPU_MLA_SPANS || used == room || (n <= room && used + n > room)) {
-                attend_expanded(p, op, &r);
-                r.n_spans = used = 0;
-            }
-            const uint32_t end = n - from < room - used ? n : from + room - used;
-            r.span[r.n_spans++] = (struct gpu_mla_span){.row0 = q->row0,
-                                                        .rows = q->rows,
-                                                        .pos0 = q->pos0,
-                                                        .first_page = first_page,
-                                                        .from = from,
-                                                        .end = end,
-                                                        .at = used};
-            used += whole_pages(end - from);
-            from = end;
-        }
-        first_page += whole_pages(n) / PAGE_TOKENS;
-    }
-    if (r.n_spans)
-        attend_expanded(p, op, &r);
-}
-
-static void mla(struct device_program *p, const struct op *op, const struct batch *b) {
-    const bool decode = op->u.mla.which == SEQ_DECODE;
-    struct device_absorbed a = device_absorbed_begin(b, decode);
-    while (device_absorbed_next(&p->batch, b, &a))
-        attend(p, op, a.row, a.rows);
-    if (!decode)
-        mla_expanded(p, op, b);
 }
 
 static void route(struct device_program *p, const struct op *op, const struct batch *b) {
@@ -564,9 +294,11 @@ static bool many_choices(const struct device_program *p, uint32_t i, uint32_t ro
 
 static struct gpu_experts experts_record(struct device_program *p, const struct op_experts *a,
                                          const struct weight *w, const struct weight *other,
-                                         uint32_t rows) {
-    struct gpu_experts r = {
+                                         struct tensor x, uint32_t rows) {
+    return (struct gpu_experts){
         .w = experts(p, w, other, a->experts),
+        .x = half(p, x, 0),
+        .x_stride = x.stride * 2,
         .ids = at_address(place_of(p, a->ids)),
         .w_stride = gpu_pack_bytes(w, other != NULL),
         .slots = rows * a->top_k,
@@ -581,16 +313,13 @@ static struct gpu_experts experts_record(struct device_program *p, const struct 
         .order = at_address(p->order),
         .experts = a->experts,
     };
-    return r;
 }
 
 static void experts_up(struct device_program *p, uint32_t i, const struct batch *b) {
     const struct op *op = &p->ops[i];
     const struct op_experts *a = &op->u.experts;
     const bool many = many_choices(p, i, b->n_rows);
-    struct gpu_experts r = experts_record(p, a, a->w1, a->w3, b->n_rows);
-    r.x = half(p, a->z, 0);
-    r.x_stride = a->z.stride * 2;
+    struct gpu_experts r = experts_record(p, a, a->w1, a->w3, a->z, b->n_rows);
     r.h = half(p, a->h, 0);
     r.out_stride = a->h.stride * 2;
     if (many) {
@@ -613,9 +342,7 @@ static void experts_down(struct device_program *p, uint32_t i, const struct batc
     const struct op_experts *a = &op->u.experts;
     const struct op_norm *norm = fused_norm(p, i);
     const bool many = many_choices(p, i, b->n_rows);
-    struct gpu_experts r = experts_record(p, a, a->w2, NULL, b->n_rows);
-    r.x = half(p, a->h, 0);
-    r.x_stride = a->h.stride * 2;
+    struct gpu_experts r = experts_record(p, a, a->w2, NULL, a->h, b->n_rows);
     r.each = full(p, a->each, 0);
     r.out_stride = a->each.stride;
     device_launch(p, op,
@@ -665,9 +392,9 @@ void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b)
     case OP_NORM: norm(p, i, b); break;
     case OP_KDA_DECODE:
     case OP_KDA_PREFILL: kda(p, op, b); break;
-    case OP_MLA_WRITE: mla_write(p, op, b); break;
+    case OP_MLA_WRITE: device_mla_write(p, op, b); break;
     case OP_MLA_DECODE:
-    case OP_MLA_PREFILL: mla(p, op, b); break;
+    case OP_MLA_PREFILL: device_mla(p, op, b); break;
     case OP_ROUTE: route(p, op, b); break;
     case OP_EXPERTS_UP: experts_up(p, i, b); break;
     case OP_EXPERTS_DOWN: experts_down(p, i, b); break;
