@@ -217,9 +217,9 @@ GPU_FN float gpu_wave_sum(float v) {
     v += gpu_shuffle_xor(v, 16);
     return GPU_WAVE == 64 ? v + gpu_shuffle_xor(v, 32) : v;
 }
-/* Over aligned groups of 16 lanes: lane l gets the sum of t[l % 16]. Halves change hands at every
- * step, so that 16 sums cost 15 shuffles. */
-GPU_FN float gpu_sum_sixteen(float *t) {
+/* Sixteen sums over the wave: lane l gets that of t[l % 16]. Within 16 lanes halves change hands at
+ * every step, so that 16 sums cost 15 shuffles there. */
+GPU_FN float gpu_wave_sum_sixteen(float *t) {
     GPU_UNROLL
     for (uint32_t step = 0; step < 4; step++) {
         const uint32_t m = 8u >> step;
@@ -231,7 +231,8 @@ GPU_FN float gpu_sum_sixteen(float *t) {
                 t[i] = keep + gpu_shuffle_xor(give, m);
             }
     }
-    return t[0];
+    const float v = t[0] + gpu_shuffle_xor(t[0], 16);
+    return GPU_WAVE == 64 ? v + gpu_shuffle_xor(v, 32) : v;
 }
 GPU_FN float gpu_wave_max(float v) {
     for (uint32_t m = GPU_WAVE / 2; m > 0; m /= 2) {

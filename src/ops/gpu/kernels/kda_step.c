@@ -37,9 +37,8 @@ GPU_FN void kda_step(const struct gpu_kda_step *a, struct gpu_kda_step_shared *s
     const struct kda_place checkpoint = kda_place_of(a, seq.checkpoint, share.head, dim);
     GPU_UNROLL
     for (uint32_t r = 0; r < rounds; r++) {
-        uint32_t d;
-        const uint32_t of = kda_item_of(&share, dim, r * threads + thread, &d);
-        if (r * threads + thread >= kda_items(&share, dim))
+        uint32_t of, d;
+        if (!kda_item_of(&share, dim, r * threads + thread, &of, &d))
             continue;
         load_taps(&item[r], a, of, share.head, share.at + d);
         GPU_UNROLL
@@ -50,39 +49,30 @@ GPU_FN void kda_step(const struct gpu_kda_step *a, struct gpu_kda_step_shared *s
                                   : 0;
     }
     float s[KDA_PASSES][8];
-    GPU_UNROLL
-    for (uint32_t p = 0; p < passes; p++) {
-        const bool there = p * rows + group < share.values;
-        take_state(s[p], there ? from.s : 0, share.value0 + p * rows + group, dim, lane, lanes);
-    }
+    take_states(s, &share, from.s, dim, passes, rows, group, lane, lanes);
     const bool has_out = thread < share.values;
     const float o_norm = has_out ? a->o_norm[share.value0 + thread] : 0;
     gpu_wait_previous();
     gpu_launch_next();
     GPU_UNROLL
     for (uint32_t r = 0; r < rounds; r++) {
-        uint32_t d;
-        const uint32_t of = kda_item_of(&share, dim, r * threads + thread, &d);
+        uint32_t of, d;
         now[r] = 0;
-        if (r * threads + thread < kda_items(&share, dim))
+        if (kda_item_of(&share, dim, r * threads + thread, &of, &d))
             now[r] = load_pair(projection_at(a, of, row, share.at + d));
     }
     const uint16_t b = a->b[row * a->b_stride + share.head];
     const uint16_t go = has_out ? a->go[row * a->stride + share.at + share.value0 + thread] : 0;
     GPU_UNROLL
     for (uint32_t r = 0; r < rounds; r++) {
-        uint32_t d;
-        const uint32_t of = kda_item_of(&share, dim, r * threads + thread, &d);
-        if (r * threads + thread >= kda_items(&share, dim))
+        uint32_t of, d;
+        if (!kda_item_of(&share, dim, r * threads + thread, &of, &d))
             continue;
         GPU_UNROLL
         for (uint32_t e = 0; e < 2; e++)
             sh->in[of][d + e] = kda_channel(a, &item[r], of, e, now[r]);
         move_window(&item[r], now[r]);
-        GPU_UNROLL
-        for (uint32_t j = 0; j + 1 < GPU_TAPS_MOST; j++)
-            if (of != KDA_DECAY)
-                store_pair(&sh->raw[of][j][d], item[r].past[j]);
+        show_window(sh->raw, &item[r], of, d);
     }
     gpu_barrier();
     struct kda_keys token;

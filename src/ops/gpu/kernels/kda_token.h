@@ -66,15 +66,13 @@ GPU_FN struct kda_place kda_place_of(const struct gpu_kda_step *a, int32_t slot,
 /* ------------------------------------------------------------------------------- channels
  * Two neighbouring channels are one item: first those of q and k, then decays, then the block's
  * own values. */
-GPU_FN uint32_t kda_items(const struct kda_share *share, const uint32_t dim) {
-    return 3 * dim / 2 + share->values / 2;
-}
-/* What an item is of, and its first channel in the head. */
-GPU_FN uint32_t kda_item_of(const struct kda_share *share, const uint32_t dim, uint32_t item,
-                            uint32_t *d) {
-    const uint32_t of = item / (dim / 2), pair = item % (dim / 2);
-    *d = of == 3 ? share->value0 + 2 * pair : 2 * pair;
-    return of == 0 ? KDA_Q : of == 1 ? KDA_K : of == 2 ? KDA_DECAY : KDA_V;
+/* What an item is of, and its first channel in the head; false: there is none. */
+GPU_FN bool kda_item_of(const struct kda_share *share, const uint32_t dim, uint32_t item,
+                        uint32_t *of, uint32_t *d) {
+    const uint32_t part = item / (dim / 2), pair = item % (dim / 2);
+    *d = part == 3 ? share->value0 + 2 * pair : 2 * pair;
+    *of = part == 0 ? KDA_Q : part == 1 ? KDA_K : part == 2 ? KDA_DECAY : KDA_V;
+    return item < 3 * dim / 2 + share->values / 2;
 }
 
 /* What weights and windows have of an item. Taps stand at the end of four, and so do the rows of
@@ -147,6 +145,14 @@ GPU_FN void move_window(struct kda_channels *c, uint32_t now) {
     c->past[GPU_TAPS_MOST - 2] = now;
 }
 
+/* The item's rows of the window to shared memory, where they stand as in kda_channels. */
+GPU_FN void show_window(uint16_t (*raw)[GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST],
+                        const struct kda_channels *c, uint32_t of, uint32_t d) {
+    GPU_UNROLL
+    for (uint32_t j = 0; j + 1 < GPU_TAPS_MOST; j++)
+        if (of != KDA_DECAY)
+            store_pair(&raw[of][j][d], c->past[j]);
+}
 /* A block's own channels of the window, from shared memory, where rows stand as in kda_channels. */
 GPU_FN void put_window(const struct gpu_kda_step *a, const struct kda_share *share,
                        uint16_t (*raw)[GPU_TAPS_MOST - 1][GPU_KDA_DIM_MOST], uint16_t *window,
@@ -226,6 +232,16 @@ GPU_FN void take_state(float *to, const float *s, uint32_t value, const uint32_t
         to[i] = 0;
     if (s)
         load_state(to, s + value * dim, lane, lanes);
+}
+/* All rows of the block's share that a group has: `rows` of them lie between two. */
+GPU_FN void take_states(float (*s)[8], const struct kda_share *share, const float *from,
+                        const uint32_t dim, const uint32_t passes, const uint32_t rows,
+                        uint32_t group, uint32_t lane, const uint32_t lanes) {
+    GPU_UNROLL
+    for (uint32_t p = 0; p < passes; p++) {
+        const bool there = p * rows + group < share->values;
+        take_state(s[p], there ? from : 0, share->value0 + p * rows + group, dim, lane, lanes);
+    }
 }
 GPU_FN void store_state(const float *s, float *row, uint32_t lane, const uint32_t lanes) {
     gpu_store16_stream(row + key_of(lane, lanes, 0), f32x4(s));

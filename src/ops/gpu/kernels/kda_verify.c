@@ -77,9 +77,8 @@ GPU_FN void kda_verify(const struct gpu_kda_verify *v, struct gpu_kda_verify_sha
     struct kda_channels item[VERIFY_ROUNDS];
     GPU_UNROLL
     for (uint32_t r = 0; r < rounds; r++) {
-        uint32_t d;
-        const uint32_t of = kda_item_of(&share, dim, r * threads + thread, &d);
-        if (r * threads + thread >= kda_items(&share, dim))
+        uint32_t of, d;
+        if (!kda_item_of(&share, dim, r * threads + thread, &of, &d))
             continue;
         load_taps(&item[r], a, of, share.head, share.at + d);
         GPU_UNROLL
@@ -94,11 +93,7 @@ GPU_FN void kda_verify(const struct gpu_kda_verify *v, struct gpu_kda_verify_sha
         }
     }
     float s[VERIFY_PASSES][8];
-    GPU_UNROLL
-    for (uint32_t p = 0; p < passes; p++) {
-        const bool there = p * rows + group < share.values;
-        take_state(s[p], there ? from.s : 0, share.value0 + p * rows + group, dim, lane, lanes);
-    }
+    take_states(s, &share, from.s, dim, passes, rows, group, lane, lanes);
     gpu_wait_previous();
     gpu_launch_next();
     const uint32_t row_pieces = 3 * dim / 8 + share.values / 8;
@@ -129,14 +124,10 @@ GPU_FN void kda_verify(const struct gpu_kda_verify *v, struct gpu_kda_verify_sha
     gpu_barrier();
     GPU_UNROLL
     for (uint32_t r = 0; r < rounds; r++) {
-        uint32_t d;
-        const uint32_t of = kda_item_of(&share, dim, r * threads + thread, &d);
-        if (r * threads + thread >= kda_items(&share, dim))
+        uint32_t of, d;
+        if (!kda_item_of(&share, dim, r * threads + thread, &of, &d))
             continue;
-        GPU_UNROLL
-        for (uint32_t j = 0; j + 1 < GPU_TAPS_MOST; j++)
-            if (of != KDA_DECAY)
-                store_pair(&sh->raw[of][j][d], item[r].past[j]);
+        show_window(sh->raw, &item[r], of, d);
         GPU_ROLLED
         for (uint32_t t = 0; t < tokens; t++) {
             const uint32_t now = load_pair(&sh->x[t][of][d]);

@@ -21,7 +21,7 @@ GPU_FN void mla_fetch(const struct gpu_mla_decode *a, const int32_t *pages,
 
 GPU_KERNEL(weir_mla_split, gpu_mla_decode, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
-    const struct mla_share m = mla_share_of(&a);
+    const struct mla_share m = mla_share_of(&a, GPU_MLA_HEADS);
     gpu_wait_previous();
     gpu_launch_next();
     if (m.begin >= m.seq.positions)

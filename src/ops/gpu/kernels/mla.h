@@ -10,8 +10,7 @@
 #ifndef WEIR_OPS_GPU_KERNELS_MLA_H
 #define WEIR_OPS_GPU_KERNELS_MLA_H
 
-#include "ops/gpu/kernels/rows.h"
-#include "ops/gpu/records.h"
+#include "ops/gpu/kernels/mla_share.h"
 
 enum {
     MLA_THREADS = 256,
@@ -123,21 +122,6 @@ GPU_FN void mla_sum(const struct gpu_mla_decode *a, const mla_shared *s,
             gpu_mma16(&sum[c], &p, &v);
         }
     }
-}
-
-/* Which positions a block has; begin >= end: none. */
-struct mla_share {
-    struct gpu_mla_seq seq;
-    uint32_t head0, begin, end;
-};
-GPU_FN struct mla_share mla_share_of(const struct gpu_mla_decode *a) {
-    const uint32_t tiles = (a->heads + GPU_MLA_HEADS - 1) / GPU_MLA_HEADS;
-    struct mla_share m;
-    m.seq = a->seqs[gpu_block_y() / tiles];
-    m.head0 = gpu_block_y() % tiles * GPU_MLA_HEADS;
-    m.begin = gpu_block_x() * m.seq.share;
-    m.end = m.begin + m.seq.share < m.seq.positions ? m.begin + m.seq.share : m.seq.positions;
-    return m;
 }
 
 /* Scores, weights and sum of the tile of positions from `from` on, which all threads see. */

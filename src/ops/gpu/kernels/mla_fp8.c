@@ -71,7 +71,7 @@ GPU_FN void fp8_pad(const struct gpu_mla_decode *a, mla_shared *s) {
 
 GPU_KERNEL(weir_mla_split_fp8, gpu_mla_decode, MLA_THREADS, 1) {
     GPU_SHARED(mla_shared, s);
-    const struct mla_share m = mla_share_of(&a);
+    const struct mla_share m = mla_share_of(&a, GPU_MLA_HEADS);
     gpu_wait_previous();
     gpu_launch_next();
     if (m.begin >= m.seq.positions)

@@ -117,7 +117,7 @@ GPU_FN int32_t page_of(const int32_t *pages, uint32_t tiles, uint32_t t) {
 }
 
 GPU_FN void fill(const struct gpu_mla_decode *a, const struct wg_place *w,
-                 const struct wg_share *m) {
+                 const struct mla_share *m) {
     const int32_t *pages = a->pages + m->seq.first_page + m->begin / PAGE;
     const uint32_t n = m->end - m->begin, tiles = (n + PAGE - 1) / PAGE;
     struct codes even, odd;
@@ -139,7 +139,7 @@ GPU_KERNEL(weir_mla_split_fp8_16, gpu_mla_decode, GPU_MLA_FP8_WG_THREADS, 1) {
     GPU_SHARED(struct gpu_mla_fp8_wg_shared, s);
     const struct wg_place w = {s->kv,     &s->q[0][0][0],     &s->p[0][0][0], &s->s[0][0][0],
                                s->factor, &s->scale[0][0][0], s->gate,        s->gate + 2};
-    const struct wg_share m = wg_share_of(&a, HEADS);
+    const struct mla_share m = mla_share_of(&a, HEADS);
     wg_set_gates(&w, PRODUCERS);
     gpu_barrier();
     if (m.begin >= m.seq.positions) {

@@ -25,7 +25,7 @@ GPU_FN void fetch(const struct gpu_mla_decode *a, int32_t page, uint16_t (*kv)[6
 
 /* Two tiles are on their way at a time. */
 GPU_FN void fill(const struct gpu_mla_decode *a, const struct wg_place *w,
-                 const struct wg_share *m) {
+                 const struct mla_share *m) {
     const int32_t *pages = a->pages + m->seq.first_page + m->begin / PAGE;
     const uint32_t n = m->end - m->begin, tiles = (n + PAGE - 1) / PAGE;
     int32_t page = pages[0];
@@ -49,7 +49,7 @@ GPU_FN void fill(const struct gpu_mla_decode *a, const struct wg_place *w,
 
 GPU_FN void split(const struct gpu_mla_decode *a, const struct wg_place *w, const uint32_t heads,
                   const uint32_t scores) {
-    const struct wg_share m = wg_share_of(a, heads);
+    const struct mla_share m = mla_share_of(a, heads);
     wg_set_gates(w, PRODUCERS);
     gpu_barrier();
     if (m.begin >= m.seq.positions) {

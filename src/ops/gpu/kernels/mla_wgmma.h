@@ -11,8 +11,7 @@
 #ifndef WEIR_OPS_GPU_KERNELS_MLA_WGMMA_H
 #define WEIR_OPS_GPU_KERNELS_MLA_WGMMA_H
 
-#include "ops/gpu/kernels/rows.h"
-#include "ops/gpu/records.h"
+#include "ops/gpu/kernels/mla_share.h"
 
 enum {
     WG_THREADS = 256, /* that attend; those behind them fill stages */
@@ -38,21 +37,6 @@ struct wg_place {
     float *s, *factor, *scale;
     uint64_t *full, *empty; /* gates of the stages */
 };
-
-/* Which positions a block has; begin >= end: none. */
-struct wg_share {
-    struct gpu_mla_seq seq;
-    uint32_t head0, begin, end;
-};
-GPU_FN struct wg_share wg_share_of(const struct gpu_mla_decode *a, const uint32_t heads) {
-    const uint32_t tiles = (a->heads + heads - 1) / heads;
-    struct wg_share m;
-    m.seq = a->seqs[gpu_block_y() / tiles];
-    m.head0 = gpu_block_y() % tiles * heads;
-    m.begin = gpu_block_x() * m.seq.share;
-    m.end = m.begin + m.seq.share < m.seq.positions ? m.begin + m.seq.share : m.seq.positions;
-    return m;
-}
 
 /* A warpgroup's scores into `s`; `add`: to what is there. */
 GPU_FN void wg_leave_scores(float *s, const float *sum, const uint32_t heads, const bool add) {
@@ -131,8 +115,8 @@ GPU_FN void wg_shrink(const struct wg_place *w, float *sum, const uint32_t heads
 
 /* The share's results. */
 GPU_FN void wg_put(const struct gpu_mla_decode *a, const struct wg_place *w,
-                   const struct wg_share *m, const float *top, const float *total, const float *sum,
-                   const uint32_t heads) {
+                   const struct mla_share *m, const float *top, const float *total,
+                   const float *sum, const uint32_t heads) {
     const uint64_t place = ((uint64_t)m->seq.row * a->heads + m->head0) * a->shares + gpu_block_x();
     GPU_UNROLL
     for (uint32_t t = 0; t < heads / 16; t++) {
@@ -173,7 +157,7 @@ GPU_FN void wg_wait_empty(const struct wg_place *w, uint32_t t) {
 }
 
 /* Asks for queries of the block's heads, zero where there is no head, all at a time. */
-GPU_FN void wg_queries(const struct gpu_mla_decode *a, uint16_t *q, const struct wg_share *m,
+GPU_FN void wg_queries(const struct gpu_mla_decode *a, uint16_t *q, const struct mla_share *m,
                        const uint32_t heads) {
     for (uint32_t i = gpu_thread(); i < heads * (WIDTH / 8); i += WG_THREADS) {
         const uint32_t h = i / (WIDTH / 8), piece = i % (WIDTH / 8), head = m->head0 + h;
@@ -253,7 +237,7 @@ GPU_FN void wg_sum(const struct wg_place *w, const uint16_t (*kv)[64][64], uint3
 
 /* What the two warpgroups do with the share `m`, whose stages others fill. */
 GPU_FN void wg_attend(const struct gpu_mla_decode *a, const struct wg_place *w,
-                      const struct wg_share *m, const uint32_t heads, const uint32_t scores,
+                      const struct mla_share *m, const uint32_t heads, const uint32_t scores,
                       const uint32_t panels) {
     const uint32_t group = gpu_uniform(gpu_wave()) / 4, n = m->end - m->begin,
                    tiles = (n + PAGE - 1) / PAGE;

@@ -108,10 +108,7 @@ GPU_FN void mix_add(const struct gpu_mix_norm *a, struct mix_row *r, const uint3
                     const uint32_t most, uint32_t n, bool with_prefix, float *t,
                     const float *of_prefix, float (*part)[GPU_MIX_SUMS]) {
     const uint32_t lane = gpu_lane(), entry = lane % 16;
-    float mine = gpu_sum_sixteen(t);
-    mine += gpu_shuffle_xor(mine, 16);
-    if (GPU_WAVE == 64)
-        mine += gpu_shuffle_xor(mine, 32);
+    float mine = gpu_wave_sum_sixteen(t);
     const float dot = gpu_wave_sum(of_prefix[0]), square = gpu_wave_sum(of_prefix[1]);
     mine = lane < 16 ? mine : lane == 16 ? dot : square;
     if (lane < GPU_MIX_SUMS)

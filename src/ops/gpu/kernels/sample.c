@@ -120,6 +120,15 @@ GPU_FN void quad_of(const struct shard *h, uint32_t q, float *x) {
         read_quad(h, q, x);
 }
 
+/* Those of a thread from quad `from` on, whose reads do not wait for one another. */
+enum { AHEAD = 4 };
+GPU_FN void quads_from(const struct shard *h, uint32_t from, float (*x)[4]) {
+    const uint32_t threads = gpu_waves() * GPU_WAVE;
+    GPU_UNROLL
+    for (uint32_t i = 0; i < AHEAD; i++)
+        quad_of(h, from + i * threads + gpu_thread(), x[i]);
+}
+
 /* How many of a wave's lanes show their best logit to all members. */
 GPU_FN uint32_t shown(const struct shard *h) {
     const uint32_t n = GPU_SAMPLE_SEEN / (h->members * gpu_waves());
@@ -146,7 +155,6 @@ GPU_FN void keep(const struct shard *h) {
 /* Reads the share, keeps it if there is room, and shows all members the best of each wave, and how
  * many tokens may be chosen. */
 GPU_FN void look(const struct shard *h, struct gpu_sample_shared *s) {
-    enum { AHEAD = 4 };
     const uint32_t threads = gpu_waves() * GPU_WAVE;
     uint32_t best = 0, at = 0, there = 0;
     bool finite = true;
@@ -154,9 +162,7 @@ GPU_FN void look(const struct shard *h, struct gpu_sample_shared *s) {
         keep(h);
     for (uint32_t from = 0; from < h->quads; from += AHEAD * threads) {
         float x[AHEAD][4];
-        GPU_UNROLL
-        for (uint32_t i = 0; i < AHEAD; i++)
-            quad_of(h, from + i * threads + gpu_thread(), x[i]);
+        quads_from(h, from, x);
         GPU_UNROLL
         for (uint32_t i = 0; i < AHEAD; i++) {
             const uint32_t q = from + i * threads + gpu_thread();
@@ -267,7 +273,6 @@ GPU_FN void sum_weights(const struct shard *h, struct gpu_sample_shared *s,
                     ->part[c / 4 * h->members + h->rank][c % 4] = sum;
         }
     } else {
-        enum { AHEAD = 4 };
         for (uint32_t piece = gpu_thread(); piece < pieces; piece += threads) {
             float sum[4] = {0, 0, 0, 0};
             for (uint32_t k = 0; k < QUADS; k += AHEAD) {
@@ -296,10 +301,7 @@ GPU_FN void sum_weights(const struct shard *h, struct gpu_sample_shared *s,
     }
     if (!levels)
         return;
-    float mine = gpu_sum_sixteen(level);
-    mine += gpu_shuffle_xor(mine, 16);
-    if (GPU_WAVE == 64)
-        mine += gpu_shuffle_xor(mine, 32);
+    const float mine = gpu_wave_sum_sixteen(level);
     if (gpu_lane() < GPU_SAMPLE_LEVELS)
         s->wave_level[gpu_wave()][gpu_lane()] = mine;
     gpu_barrier();
@@ -324,7 +326,6 @@ GPU_FN double block_sum(const struct gpu_sample_shared *s, uint32_t block) {
  * and this weight. */
 GPU_FN void collect(const struct shard *h, struct gpu_sample_shared *s, const struct gpu_draw *d,
                     float peak, uint32_t key, float weight) {
-    enum { AHEAD = 4 };
     const uint32_t threads = gpu_waves() * GPU_WAVE;
     struct gpu_sample_shared *to = (struct gpu_sample_shared *)gpu_shared_of(s, 0);
     const float inverse = d->inverse;
@@ -333,9 +334,7 @@ GPU_FN void collect(const struct shard *h, struct gpu_sample_shared *s, const st
     key = key > KEY_NEVER ? key : KEY_NEVER + 1;
     for (uint32_t from = 0; from < h->quads; from += AHEAD * threads) {
         float x[AHEAD][4];
-        GPU_UNROLL
-        for (uint32_t i = 0; i < AHEAD; i++)
-            quad_of(h, from + i * threads + gpu_thread(), x[i]);
+        quads_from(h, from, x);
         GPU_UNROLL
         for (uint32_t i = 0; i < AHEAD; i++) {
             const uint32_t q = from + i * threads + gpu_thread();
