@@ -8,7 +8,7 @@
 
 struct plan_kernels_args {
     char *machine, *model;
-    int preset, history;
+    int preset, history, dense;
     uint32_t tp, dcp, batch, context, prompt, draft;
     bool json;
 };
@@ -97,6 +97,13 @@ static const struct option_spec load_options[] = {
      .choices = "bf16|fp8",
      .fallback = "bf16",
      .help = "Format of the attention history."},
+    {.name = "dense-dtype",
+     .value = "T",
+     .type = OPTION_CHOICE,
+     .offset = AT(dense),
+     .choices = "bf16|fp8",
+     .fallback = "bf16",
+     .help = "Format of BF16 matrices but router, head and kv_b."},
 };
 static const struct option_spec print_options[] = {
     {.name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "Print one JSON object."},
@@ -222,7 +229,8 @@ static int run_plan_kernels(void *record, weir_error *err) {
                                      .context = a->context,
                                      .prompt = a->prompt,
                                      .draft = a->draft,
-                                     .fp8_history = a->history == 1};
+                                     .fp8_history = a->history == 1,
+                                     .fp8_dense = a->dense == 1};
     const char *name = a->model ? a->model : preset[a->preset];
     struct kernel_machine machine;
     struct model model;

@@ -197,10 +197,12 @@ static int run_score(void *record, weir_error *err) {
     if (device && !fast)
         status = weir_fail(err, WEIR_BAD_VALUE, "--compute",
                            "the exact column runs on the CPU alone; a device is a fast one");
-    else if (device && (a->engine.dense_dtype || a->engine.activation_dtype))
-        status = weir_fail(err, WEIR_BAD_VALUE,
-                           a->engine.dense_dtype ? "--dense-dtype" : "--activation-dtype",
-                           "a device computes with bf16");
+    else if (device && a->engine.dense_dtype == DENSE_INT8)
+        status = weir_fail(err, WEIR_BAD_VALUE, "--dense-dtype",
+                           "a device takes dense weights as bf16 or fp8");
+    else if (device && a->engine.activation_dtype)
+        status =
+            weir_fail(err, WEIR_BAD_VALUE, "--activation-dtype", "a device computes with bf16");
     const struct column *column =
         device ? &column_gpu
                : column_fast(a->engine.activation_dtype
@@ -228,7 +230,7 @@ static int run_score(void *record, weir_error *err) {
                               a->engine.device_library, a->engine.device_modules, &gpu, err);
     if (gpu)
         of.device = gpu_device_facts(gpu)->name;
-    if (fast && !device)
+    if (fast && !status)
         status = weights_pack(w, column, of.dense, experts.bytes, threads, err);
     if (fast && !status)
         status = tuning_choose(a->engine.tuning, &of, &tuning, err);

@@ -60,7 +60,7 @@ enum { ENGINE_COMPUTE_EXACT, ENGINE_COMPUTE_FAST, ENGINE_COMPUTE_NULL };
         .choices = "bf16|int8|fp8", .fallback = "bf16",                                            \
         .help = "What BF16 matrices but router and head become at load on fast columns: int8 or "  \
                 "fp8 (E4M3) halve the bytes that a token reads, at some cost in accuracy "         \
-                "(docs/performance.md)."                                                           \
+                "(docs/performance.md). On a device bf16 or fp8."                                  \
     }
 #define ENGINE_KV_DTYPE(OFFSET)                                                                    \
     {                                                                                              \

@@ -9,9 +9,9 @@ weir_status measure_device_open(const struct measure_device *m, enum dtype *kv,
     *out = NULL;
     if (m->device == ENGINE_DEVICE_CPU)
         return WEIR_OK;
-    if (m->dense_dtype)
+    if (m->dense_dtype == DENSE_INT8)
         return weir_fail(err, WEIR_BAD_VALUE, "--dense-dtype",
-                         "a device takes dense weights as bf16");
+                         "a device takes dense weights as bf16 or fp8");
     if (m->activation_dtype != AUTO && m->activation_dtype != BF16)
         return weir_fail(err, WEIR_BAD_VALUE, "--activation-dtype",
                          "activations on a device are bf16");

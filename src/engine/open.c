@@ -116,7 +116,8 @@ static weir_status check_device(const weir_options *o, weir_error *err) {
          "the exact column runs on the CPU alone; a device is a fast one"},
         {o->activation_dtype == WEIR_ACTIVATION_F32 || o->activation_dtype == WEIR_ACTIVATION_INT8,
          "activation_dtype", "activations on a device are bf16"},
-        {o->dense_dtype != WEIR_DENSE_BF16, "dense_dtype", "a device takes dense weights as bf16"},
+        {o->dense_dtype == WEIR_DENSE_INT8, "dense_dtype",
+         "a device takes dense weights as bf16 or fp8"},
         {kv_choice(o) == WEIR_KV_F32, "kv_dtype", "history on a device is bf16 or fp8"},
         {o->expert_cache_bytes > 0, "expert_cache_bytes", "a device holds all experts"},
         {o->remote_store != NULL, "remote_store",
@@ -238,7 +239,8 @@ static weir_status open_weights(const char *dir, const weir_options *o, struct l
 
 /* Bytes for pools beside the weights; what steps need comes out of what a plan leaves. */
 static uint64_t device_room(const struct loaded *l) {
-    uint64_t left = gpu_device_facts(l->device)->memory_left, weights = weights_bytes(l->weights);
+    uint64_t left = gpu_device_facts(l->device)->memory_left;
+    uint64_t weights = weights_device_bytes(l->weights);
     return left > weights ? left - weights : 0;
 }
 
@@ -270,7 +272,7 @@ static weir_status open_on_device(const char *dir, struct loaded *l, const weir_
                        s->threads, &program, err);
     if (st)
         return st;
-    const struct tuning_for of = {dir,    &column_gpu, DENSE_BF16,
+    const struct tuning_for of = {dir,    &column_gpu, dense_form(o->dense_dtype),
                                   format, 1,           gpu_device_facts(l->device)->name};
     st = tune(program, o->tuning, &of, err);
     if (!st)
@@ -363,6 +365,8 @@ static weir_status prepare(const char *dir, const weir_options *o, struct loaded
                           o->device_modules, &l->device, err);
         if (!st)
             st = open_weights(dir, o, l, &column_gpu, 1, err);
+        if (!st)
+            st = weights_pack(l->weights, &column_gpu, dense_form(o->dense_dtype), 0, 1, err);
         if (st)
             return st;
         memory = device_room(l);

@@ -318,6 +318,7 @@ void device_program_close(struct device_program *p) {
 struct device_counts device_program_counts(const struct device_program *p) {
     struct device_counts c = p->counts;
     c.bytes = p->memory.bytes + p->batch.room_pages * sizeof(int32_t);
+    c.weights = p->memory.copied;
     return c;
 }
 

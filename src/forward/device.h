@@ -61,7 +61,7 @@ weir_status device_program_time(struct device_program *p, const struct batch *b,
 struct device_counts {
     uint64_t launches, graphs, graph_launches;
     uint64_t drawn, brought; /* rows of logits whose token came, and those that came themselves */
-    uint64_t bytes;          /* device memory taken */
+    uint64_t bytes, weights; /* device memory taken, and what weights are of it */
 };
 struct device_counts device_program_counts(const struct device_program *p);
 /* The same of a program that was moved to a device. */

@@ -99,6 +99,7 @@ static weir_status enter(struct device_memory *m, const void *host, enum device_
         return st;
     *slot_of(m, host, form) = (struct device_upload){host, form, *address};
     m->n_uploads++;
+    m->copied += bytes;
     return WEIR_OK;
 }
 
@@ -110,17 +111,32 @@ weir_status device_copy_plain(struct device_memory *m, const void *host, size_t 
 }
 
 /* Copies what was made anew here and gives it back. */
-static weir_status copy_made(struct device_memory *m, uint64_t address, uint16_t *made, size_t n,
+static weir_status copy_made(struct device_memory *m, uint64_t address, void *made, size_t bytes,
                              weir_error *err) {
-    weir_status st = gpu_copy_in(m->device, address, made, n * sizeof *made, err);
+    weir_status st = gpu_copy_in(m->device, address, made, bytes, err);
     if (!st)
         st = gpu_wait(m->device, err); /* the copy may still be reading */
     free(made);
     return st;
 }
 
+static weir_status copy_fp8(struct device_memory *m, const struct weight *w, weir_error *err) {
+    const size_t bytes = gpu_pack_fp8_bytes(w);
+    uint64_t address;
+    weir_status st = enter(m, w->data, DEVICE_FP8, bytes, &address, err);
+    if (st)
+        return st;
+    uint8_t *made = malloc(bytes);
+    if (!made)
+        return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for a matrix");
+    gpu_pack_fp8(made, w);
+    return copy_made(m, address, made, bytes, err);
+}
+
 weir_status device_copy_matrix(struct device_memory *m, const struct weight *w, weir_error *err) {
     size_t n = (size_t)w->rows * w->cols;
+    if (w->packing == PACK_FP8)
+        return copy_fp8(m, w, err);
     if (w->dtype == DTYPE_BF16)
         return device_copy_plain(m, w->data, n * 2, err);
     if (w->dtype != DTYPE_F32)
@@ -137,7 +153,7 @@ weir_status device_copy_matrix(struct device_memory *m, const struct weight *w, 
         return weir_fail(err, WEIR_NO_MEMORY, "weights", "no memory for a matrix");
     for (size_t i = 0; i < n; i++)
         made[i] = f32_to_bf16(((const float *)w->data)[i]);
-    return copy_made(m, address, made, n, err);
+    return copy_made(m, address, made, n * sizeof *made, err);
 }
 
 weir_status device_copy_keys(struct device_memory *m, const struct op_mla *a, weir_error *err) {
@@ -159,7 +175,7 @@ weir_status device_copy_keys(struct device_memory *m, const struct op_mla *a, we
             for (uint32_t d = 0; d < nope; d++)
                 made[((size_t)h * latent + c) * nope + d] =
                     kv_b[((size_t)h * (nope + a->v_dim) + d) * latent + c];
-    return copy_made(m, address, made, n, err);
+    return copy_made(m, address, made, n * sizeof *made, err);
 }
 
 weir_status device_copy_experts(struct device_memory *m, const struct weight *w,
@@ -168,6 +184,11 @@ weir_status device_copy_experts(struct device_memory *m, const struct weight *w,
         return weir_fail(err, WEIR_UNSUPPORTED, "weights",
                          "experts are stored neither as mxfp4 nor as bf16, which is what devices "
                          "take");
+    if (w->packing != PACK_NONE)
+        return weir_fail(err, WEIR_UNSUPPORTED, "dense_dtype",
+                         "is fp8, and experts of %" PRIu32 " x %" PRIu32
+                         " are stored as bf16: no kernel of a device takes those as fp8",
+                         w->rows, w->cols);
     const size_t bytes = gpu_pack_bytes(w, other != NULL);
     uint64_t address;
     weir_status st = enter(m, w[0].data, DEVICE_EXPERTS, n * bytes, &address, err);

@@ -10,6 +10,7 @@
 enum device_form {
     DEVICE_PLAIN,   /* as here */
     DEVICE_BF16,    /* f32 here */
+    DEVICE_FP8,     /* BF16 here: codes and scales */
     DEVICE_KEYS,    /* the key half of kv_b: per head [latent][nope] */
     DEVICE_EXPERTS, /* w1 and w3, or w2, of all experts of a layer, as ops/gpu/pack.h says */
 };
@@ -21,7 +22,7 @@ struct device_memory {
     uint64_t at, end; /* of the piece that small ones are cut from */
     struct device_upload *upload;
     size_t n_uploads, room_uploads; /* room: a power of two, or 0 */
-    uint64_t bytes;
+    uint64_t bytes, copied;         /* taken; and of those, of matrices and vectors */
 };
 
 void device_memory_free(struct device_memory *m);
@@ -30,8 +31,9 @@ weir_status device_take(struct device_memory *m, size_t bytes, uint64_t *address
 
 /* Where `host` lies in this form; 0: nowhere. */
 uint64_t device_find(const struct device_memory *m, const void *host, enum device_form form);
-/* Copies: bytes as they are; a BF16 or f32 matrix as BF16; the key half of a BF16 kv_b of so many
- * heads; the matrices of n experts, found by the first of `w` (`other`: w3 of theirs, or NULL). */
+/* Copies: bytes as they are; a BF16 or f32 matrix as BF16, or as FP8 where it is to be PACK_FP8;
+ * the key half of a BF16 kv_b of so many heads; the matrices of n experts, found by the first of
+ * `w` (`other`: w3 of theirs, or NULL). */
 weir_status device_copy_plain(struct device_memory *m, const void *host, size_t bytes,
                               weir_error *err);
 weir_status device_copy_matrix(struct device_memory *m, const struct weight *w, weir_error *err);

@@ -153,6 +153,7 @@ static struct gpu_linear_part product(struct device_program *p, const struct lin
         .cols = a->w.cols,
         .x_stride = a->x.stride * 2,
         .add = a->add,
+        .fp8 = a->w.packing == PACK_FP8,
     };
     if (wide)
         r.y = full(p, a->y, 0);
@@ -164,6 +165,7 @@ static struct gpu_linear_part product(struct device_program *p, const struct lin
         r.x2 = half(p, a->x2, 0);
         r.cols2 = a->w2.cols;
         r.x2_stride = a->x2.stride * 2;
+        r.fp8_2 = a->w2.packing == PACK_FP8;
     }
     return r;
 }

@@ -44,7 +44,9 @@ static inline const float *vector(struct device_program *p, const float *host, s
 }
 
 static inline const uint16_t *matrix(struct device_program *p, const struct weight *w) {
-    enum device_form form = w->dtype == DTYPE_F32 ? DEVICE_BF16 : DEVICE_PLAIN;
+    enum device_form form = w->packing == PACK_FP8  ? DEVICE_FP8
+                            : w->dtype == DTYPE_F32 ? DEVICE_BF16
+                                                    : DEVICE_PLAIN;
     uint64_t at = device_find(&p->memory, w->data, form);
     if (!at && !failed(p, device_copy_matrix(&p->memory, w, p->err)))
         at = device_find(&p->memory, w->data, form);

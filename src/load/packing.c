@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/team.h"
 #include "load/weights_inside.h"
+#include "ops/gpu/pack.h"
 #include "ops/pack.h"
 
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 /* One pass over all matrices: the first adds up, the second gives places. */
 struct packer {
     struct weights *w;
+    bool marking; /* only says which form a matrix is to have */
     const struct column *column;
     enum dense_form dense;
     size_t bytes;
@@ -56,6 +58,10 @@ static void visit(struct packer *p, struct weight *w, enum dense_form dense) {
     if (!w->data || w->packing != PACK_NONE)
         return;
     enum packing packing = p->column->packing(w, dense);
+    if (p->marking) {
+        w->packing = packing;
+        return;
+    }
     size_t bytes = packing == PACK_NONE ? 0 : pack_bytes(w, packing);
     if (bytes == 0)
         return;
@@ -120,6 +126,15 @@ static weir_status pack_list(struct packer *p, struct team *team, weir_error *er
     return WEIR_OK;
 }
 
+uint64_t weights_device_bytes(const struct weights *w) {
+    uint64_t bytes = w->bytes;
+    for (size_t i = 0; i < (size_t)(w->model.layers + 1) * ROLE_COUNT; i++)
+        if (w->whole[i].packing == PACK_FP8)
+            bytes -= (uint64_t)w->whole[i].rows * w->whole[i].cols * 2 -
+                     gpu_pack_fp8_bytes(&w->whole[i]);
+    return bytes;
+}
+
 /* Pools fill while a server runs, hours after it has started: an operator should hear at once. */
 static void warn_of_little_room(const struct packer *p, uint64_t other_bytes) {
     uint64_t memory = memory_limit(), packed = p->bytes;
@@ -138,6 +153,7 @@ weir_status weights_pack(struct weights *w, const struct column *column, enum de
     struct packer p = {.w = w, .column = column, .dense = dense};
     if (!column->packing || w->packed.base)
         return WEIR_OK;
+    p.marking = column->device;
     visit_all(&p);
     if (p.n == 0)
         return WEIR_OK;

@@ -30,7 +30,8 @@ void weights_count_experts(const struct weights *w, weir_expert_stats *out);
  * stored form; experts that stay in their files are left alone. BF16 matrices but the router and
  * the head are quantised as `dense` says. Only the first call does anything. Matrices that would
  * not fit into memory stay as they are, with a warning; there is one as well where they would not
- * fit beside `other_bytes`, what pools and caches of this process may grow to. WEIR_NO_MEMORY. */
+ * fit beside `other_bytes`, what pools and caches of this process may grow to. For a column on a
+ * device it says which form matrices are to have there, and makes nothing. WEIR_NO_MEMORY. */
 weir_status weights_pack(struct weights *w, const struct column *column, enum dense_form dense,
                          uint64_t other_bytes, uint32_t threads, weir_error *err);
 
@@ -47,5 +48,7 @@ enum { WEIGHTS_FINGERPRINT_BYTES = 32 };
 void weights_fingerprint(const struct weights *w, uint8_t out[WEIGHTS_FINGERPRINT_BYTES]);
 /* Bytes of all weights, as stored. */
 uint64_t weights_bytes(const struct weights *w);
+/* The same where those that weights_pack has said to be FP8 on a device are. */
+uint64_t weights_device_bytes(const struct weights *w);
 
 #endif

@@ -48,7 +48,8 @@ struct weight {
     enum dtype dtype;
     uint32_t rows, cols;
     enum packing packing; /* of `packed`; PACK_NONE: products read the stored form */
-    const void *packed;   /* the same numbers (of INT8 and FP8: rounded) in the column's layout */
+    const void *packed;   /* the same numbers (of INT8 and FP8: rounded) in the column's layout; of
+                             a column on a device NULL: it is made there */
 };
 
 /* ----------------------------------------------------------------------------------------------------------------

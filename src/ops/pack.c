@@ -68,13 +68,11 @@ static unsigned char int8_code(float x) {
     return (unsigned char)(bits + 128);
 }
 
-/* One group of one row as codes of one byte. In loops of one kind of work each, which compilers
- * turn into vectors. */
-static void group_bytes(const struct weight *w, enum packing p, uint32_t row, uint32_t col0,
-                        unsigned char *lines, float *scale) {
+/* In loops of one kind of work each, which compilers turn into vectors. */
+void pack_group(const struct weight *w, enum packing p, uint32_t row, uint32_t col0,
+                unsigned char code[PACK_GROUP], float *scale) {
     uint16_t stored[PACK_GROUP] = {0};
     float value[PACK_GROUP], most = 0;
-    unsigned char code[PACK_GROUP];
     if (row < w->rows && col0 < w->cols) {
         uint32_t n = w->cols - col0 < PACK_GROUP ? w->cols - col0 : PACK_GROUP;
         memcpy(stored, (const unsigned char *)w->data + ((size_t)row * w->cols + col0) * 2, 2 * n);
@@ -98,17 +96,18 @@ static void group_bytes(const struct weight *w, enum packing p, uint32_t row, ui
         for (uint32_t c = 0; c < PACK_GROUP; c++)
             code[c] = f32_to_e4m3(value[c]);
     }
-    for (uint32_t c = 0; c < PACK_GROUP; c += 4)
-        memcpy(lines + (size_t)c * PANEL_ROWS, code + c, 4);
 }
 
 static void panel_bytes(const struct weight *w, enum packing p, uint32_t row0, unsigned char *to) {
     const size_t group = PANEL_ROWS * sizeof(float) + PANEL_ROWS * PACK_GROUP;
     for (uint32_t c = 0; c < pack_cols(p, w->cols); c += PACK_GROUP, to += group)
         for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+            unsigned char code[PACK_GROUP], *lines = to + PANEL_ROWS * sizeof(float) + r * 4;
             float scale;
-            group_bytes(w, p, row0 + r, c, to + PANEL_ROWS * sizeof scale + r * 4, &scale);
+            pack_group(w, p, row0 + r, c, code, &scale);
             memcpy(to + r * sizeof scale, &scale, sizeof scale);
+            for (uint32_t k = 0; k < PACK_GROUP; k += 4)
+                memcpy(lines + (size_t)k * PANEL_ROWS, code + k, 4);
         }
 }
 

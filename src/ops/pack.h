@@ -39,6 +39,11 @@ size_t pack_bytes(const struct weight *w, enum packing p);
  * largest code. */
 void pack_weight(const struct weight *w, enum packing p, void *to, struct work work);
 
+/* The codes of PACK_INT8 or PACK_FP8 of PACK_GROUP columns of one row, from col0 on, and their
+ * scale; beyond the matrix as of zeros. */
+void pack_group(const struct weight *w, enum packing p, uint32_t row, uint32_t col0,
+                unsigned char code[PACK_GROUP], float *scale);
+
 const char *packing_name(enum packing p);
 
 #endif

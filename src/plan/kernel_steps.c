@@ -21,6 +21,12 @@ static uint32_t moe_layers(const struct model *m) {
 static void part(struct gpu_linear *a, uint32_t rows, uint32_t cols) {
     a->part[a->n_parts++] = (struct gpu_linear_part){.rows = rows, .cols = cols};
 }
+/* Of a matrix that --dense-dtype is about: neither router, head nor kv_b. */
+static void dense_part(const struct kernel_list *l, struct gpu_linear *a, uint32_t rows,
+                       uint32_t cols) {
+    part(a, rows, cols);
+    a->part[a->n_parts - 1].fp8 = l->load->fp8_dense;
+}
 
 static uint64_t rounds(const struct kernel_list *l, const struct gpu_launch *g) {
     const uint64_t units = l->machine->shape.multiprocessors;
@@ -36,6 +42,9 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_gemv_1:
     case GPU_weir_gemv_1_more:
     case GPU_weir_gemv_2:
+    case GPU_weir_gemv_fp8_1:
+    case GPU_weir_gemv_fp8_1_more:
+    case GPU_weir_gemv_fp8_2:
         kernel_list_add(l, name, launches, g,
                         "1 or 2 rows: 4 rows of W at a time without tiles, %u of %u waves on each: "
                         "as few as let all workgroups be there at once, or all",
@@ -45,6 +54,10 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_16:
     case GPU_weir_skinny_32:
     case GPU_weir_skinny_64:
+    case GPU_weir_skinny_fp8_8:
+    case GPU_weir_skinny_fp8_16:
+    case GPU_weir_skinny_fp8_32:
+    case GPU_weir_skinny_fp8_64:
         kernel_list_add(l, name, launches, g,
                         "3 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
                         "columns: larger ones leave units idle");
@@ -54,6 +67,10 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_16_wide:
     case GPU_weir_skinny_32_wide:
     case GPU_weir_skinny_64_wide:
+    case GPU_weir_skinny_fp8_8_wide:
+    case GPU_weir_skinny_fp8_16_wide:
+    case GPU_weir_skinny_fp8_32_wide:
+    case GPU_weir_skinny_fp8_64_wide:
         kernel_list_add(l, name, launches, g,
                         "3 to 64 rows: two to four tiles of 16 rows of W a workgroup, whose waves "
                         "share the columns: x is read once for all");
@@ -67,6 +84,12 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
             "tiles of %s are thought quicker than those by the other size",
             (unsigned long long)rounds(l, &g),
             g.kernel == GPU_weir_gemm_128 ? "128 by 64" : "192 by 128");
+        break;
+    case GPU_weir_gemm_fp8_128:
+        kernel_list_add(
+            l, name, launches, g,
+            "more than 64 rows go through local memory, by tiles of 128 by 64, which FP8 "
+            "codes enter as BF16");
         break;
     default:
         kernel_list_add(l, name, launches, g,
@@ -170,14 +193,14 @@ static void kda(struct kernel_list *l) {
         return;
     struct gpu_linear in = {0}, low = {0}, out = {0};
     for (int i = 0; i < 3; i++)
-        part(&in, width, m->hidden);
-    part(&in, heads, m->hidden);
-    part(&in, m->kda_dim, m->hidden);
-    part(&in, m->full_rank_gate ? width : m->kda_dim, m->hidden);
-    part(&low, width, m->kda_dim);
+        dense_part(l, &in, width, m->hidden);
+    dense_part(l, &in, heads, m->hidden);
+    dense_part(l, &in, m->kda_dim, m->hidden);
+    dense_part(l, &in, m->full_rank_gate ? width : m->kda_dim, m->hidden);
+    dense_part(l, &low, width, m->kda_dim);
     if (!m->full_rank_gate)
-        part(&low, width, m->kda_dim);
-    part(&out, m->hidden, width);
+        dense_part(l, &low, width, m->kda_dim);
+    dense_part(l, &out, m->hidden, width);
     linear(l, "kda_in", layers, in, l->rows);
     linear(l, "kda_low_rank", layers, low, l->rows);
     const struct gpu_kda_step a = {.heads = heads, .taps = m->conv_taps};
@@ -318,14 +341,14 @@ static void mla(struct kernel_list *l) {
         return;
     struct gpu_linear in = {0}, up = {0}, latent = {.steps = heads}, values = {.steps = heads};
     struct gpu_linear out = {0};
-    part(&in, m->q_lora ? m->q_lora : q_width, m->hidden);
-    part(&in, m->kv_lora + m->rope_dim, m->hidden);
+    dense_part(l, &in, m->q_lora ? m->q_lora : q_width, m->hidden);
+    dense_part(l, &in, m->kv_lora + m->rope_dim, m->hidden);
     if (m->mla_gate)
-        part(&in, width, m->hidden);
-    part(&up, q_width, m->q_lora);
+        dense_part(l, &in, width, m->hidden);
+    dense_part(l, &up, q_width, m->q_lora);
     part(&latent, m->kv_lora, m->nope_dim);
     part(&values, m->v_dim, m->kv_lora);
-    part(&out, m->hidden, width);
+    dense_part(l, &out, m->hidden, width);
     linear(l, "mla_in", layers, in, l->rows);
     const struct gpu_mla_write write = {.latent = m->kv_lora,
                                         .extra = m->rope_dim,
@@ -372,9 +395,9 @@ static void dense(struct kernel_list *l, uint32_t layers) {
     struct gpu_linear in = {0}, out = {0};
     if (!layers)
         return;
-    part(&in, inter, m->hidden);
-    part(&in, inter, m->hidden);
-    part(&out, m->hidden, inter);
+    dense_part(l, &in, inter, m->hidden);
+    dense_part(l, &in, inter, m->hidden);
+    dense_part(l, &out, m->hidden, inter);
     linear(l, "dense_in", layers, in, l->rows);
     glu(l, "dense_glu", layers, inter);
     linear(l, "dense_out", layers, out, l->rows);
@@ -435,9 +458,9 @@ static void moe(struct kernel_list *l, uint32_t layers) {
         return;
     part(&in, m->experts, m->hidden);
     if (m->latent)
-        part(&in, m->latent, m->hidden);
+        dense_part(l, &in, m->latent, m->hidden);
     for (int i = 0; i < 2 && shared; i++)
-        part(&in, shared, m->hidden);
+        dense_part(l, &in, shared, m->hidden);
     linear(l, "moe_in", layers, in, l->rows);
     const struct gpu_route route = {
         .rows = l->rows, .experts = m->experts, .top_k = m->top_k, .groups = m->groups};
@@ -453,14 +476,15 @@ static void moe(struct kernel_list *l, uint32_t layers) {
      * its part of the shared experts. */
     const uint32_t own = m->latent ? m->hidden / tp : 0;
     if (own) {
-        part(&out, own, m->latent);
+        dense_part(l, &out, own, m->latent);
         if (shared) {
             out.part[0].w2 = &present;
             out.part[0].cols2 = shared;
+            out.part[0].fp8_2 = l->load->fp8_dense;
         }
     }
     if (shared && own < m->hidden)
-        part(&out, m->hidden - own, shared);
+        dense_part(l, &out, m->hidden - own, shared);
     if (out.n_parts)
         linear(l, "moe_out", layers, out, l->rows);
 }

@@ -24,7 +24,7 @@ weir_status kernel_machine_find(const char *name, struct kernel_machine *out, we
 struct kernel_load {
     uint32_t tp, dcp;
     uint32_t batch, context, prompt, draft;
-    bool fp8_history;
+    bool fp8_history, fp8_dense; /* dense: as `--dense-dtype fp8`, of BF16 matrices */
 };
 
 enum kernel_step { KERNEL_DECODE, KERNEL_VERIFY, KERNEL_PREFILL };

@@ -151,7 +151,7 @@ static void a_device_that_is_not_there_is_one_line(void **state) {
     static const char *const refused[][2] = {
         {"--compute exact", "the exact column runs on the CPU alone"},
         {"--kv-cache-dtype f32", "history on a device is bf16 or fp8"},
-        {"--dense-dtype int8", "a device takes dense weights as bf16"},
+        {"--dense-dtype int8", "a device takes dense weights as bf16 or fp8"},
         {"--activation-dtype int8", "activations on a device are bf16"},
         {"--remote-store redis://localhost", "below a device are host memory and disk"},
         {"--expert-cache-bytes 1G", "a device holds all experts"},

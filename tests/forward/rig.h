@@ -21,14 +21,19 @@ struct rig {
     struct runner *r;
 };
 
-static inline void rig_open(struct rig *g, const char *model, const struct runner_options *o) {
+static inline void rig_open_dense(struct rig *g, const char *model, const struct runner_options *o,
+                                  enum dense_form dense) {
     weir_error err;
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", source_path(model));
     if (model_open(dir, &g->m, &err) || weights_open(dir, &g->m, &g->w, &err) ||
-        weights_pack(g->w, o->column, DENSE_BF16, 0, 1, &err) ||
+        weights_pack(g->w, o->column, dense, 0, 1, &err) ||
         runner_open(&g->m, g->w, o, &g->r, &err))
         fail_msg("%s: %s", err.where, err.message);
+}
+
+static inline void rig_open(struct rig *g, const char *model, const struct runner_options *o) {
+    rig_open_dense(g, model, o, DENSE_BF16);
 }
 
 static inline void rig_close(struct rig *g) {

@@ -101,15 +101,31 @@ static uint32_t tiles_of(struct gpu_linear *a, uint32_t x_rows, uint32_t rows) {
     return blocks;
 }
 
+/* Whether any part is of FP8 matrices: the kernels of those take parts of BF16 as well. */
+static bool has_fp8(const struct gpu_linear *a) {
+    bool any = false;
+    for (uint32_t p = 0; p < a->n_parts; p++)
+        any |= a->part[p].fp8 != 0;
+    return any;
+}
+
+static struct gpu_launch small_tiles(struct gpu_linear *a, struct gpu_shape shape,
+                                     enum gpu_kernel kernel) {
+    return (struct gpu_launch){kernel, tiles_of(a, 128, 64), a->steps ? a->steps : 1,
+                               4 * shape.wave,
+                               shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
+                                                : sizeof(struct gpu_gemm_128_shared_64)};
+}
+
 /* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a third of one of
  * 192 by 128, but reads nearly twice as much for a multiplication: 5 to 9, by the figures for
  * bandwidth of a cache. Products of warpgroups take as long for the large tile as waves for the
- * small one, measured on an H200. */
+ * small one, measured on an H200. Of FP8 matrices there is one kernel. */
 static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
     enum { SMALL = 5 };
     const uint32_t large_tile = shape.warpgroups ? 5 : 9;
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
-    uint32_t blocks = tiles_of(a, 128, 64);
+    const uint32_t blocks = tiles_of(a, 128, 64);
     uint64_t small = (uint64_t)SMALL * gpu_divide_up(blocks * steps, at_once);
     uint64_t large = (uint64_t)large_tile * gpu_divide_up(tiles_of(a, 192, 128) * steps, at_once);
     bool warpgroups = shape.warpgroups && large <= small, large_waves = large <= small;
@@ -118,6 +134,8 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape,
     if (way == GPU_WAY_WARPGROUPS && shape.warpgroups)
         warpgroups = true;
     a->split = 1;
+    if (has_fp8(a))
+        return small_tiles(a, shape, GPU_weir_gemm_fp8_128);
     if (warpgroups)
         return (struct gpu_launch){GPU_weir_gemm_wg, tiles_of(a, GPU_GEMM_WG_X, GPU_GEMM_WG_W),
                                    steps, 256, sizeof(struct gpu_gemm_wg_shared)};
@@ -125,40 +143,44 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape,
         return (struct gpu_launch){GPU_weir_gemm_192, tiles_of(a, 192, 128), steps, 8 * shape.wave,
                                    shape.wave == 32 ? sizeof(struct gpu_gemm_192_shared_32)
                                                     : sizeof(struct gpu_gemm_192_shared_64)};
-    blocks = tiles_of(a, 128, 64);
-    return (struct gpu_launch){GPU_weir_gemm_128, blocks, steps, 4 * shape.wave,
-                               shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
-                                                : sizeof(struct gpu_gemm_128_shared_64)};
+    return small_tiles(a, shape, GPU_weir_gemm_128);
 }
 
 /* Blocks of many tiles read x less often, those of few leave multiprocessors less unequal work: the
  * kernel by which the fullest one reads the least. */
 static struct gpu_launch some_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
-#define SKINNY_KERNEL(NAME, TILES, ROWS, BLOCKS, STAGES)                                           \
+#define SKINNY_KERNEL(FORM, NAME, TILES, ROWS)                                                     \
     {GPU_weir_##NAME,                                                                              \
+     FORM,                                                                                         \
      TILES,                                                                                        \
      ROWS,                                                                                         \
      {sizeof(struct gpu_##NAME##_shared_32), sizeof(struct gpu_##NAME##_shared_64)}},
+#define OF_BF16(NAME, TILES, ROWS, BLOCKS, STAGES) SKINNY_KERNEL(false, NAME, TILES, ROWS)
+#define OF_FP8(NAME, TILES, ROWS, BLOCKS, STAGES_32, STAGES_64)                                    \
+    SKINNY_KERNEL(true, NAME, TILES, ROWS)
     static const struct {
         enum gpu_kernel kernel;
+        bool fp8;
         uint32_t tiles, rows;
         size_t shared_bytes[2];
-    } skinny[] = {GPU_SKINNY_KERNELS(SKINNY_KERNEL)};
+    } skinny[] = {GPU_SKINNY_KERNELS(OF_BF16) GPU_SKINNY_FP8_KERNELS(OF_FP8)};
     enum { THREADS = 256, TILE = 16, N = sizeof skinny / sizeof *skinny };
     const uint32_t steps = a->steps ? a->steps : 1;
+    const bool fp8 = has_fp8(a);
     uint32_t take = N;
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < N; i++) {
         const uint32_t blocks = blocks_of(a, skinny[i].tiles * TILE) * steps;
-        uint64_t rows = (uint64_t)gpu_divide_up(blocks, shape.multiprocessors) *
-                        (skinny[i].tiles * TILE + skinny[i].rows);
+        /* Bytes of a column: of W, and two each of x. */
+        const uint32_t column = skinny[i].tiles * TILE * (fp8 ? 1 : 2) + skinny[i].rows * 2;
+        uint64_t bytes = (uint64_t)gpu_divide_up(blocks, shape.multiprocessors) * column;
         if (way == GPU_WAY_NARROW || way == GPU_WAY_WIDE)
-            rows = way == GPU_WAY_NARROW ? skinny[i].tiles : TILE - skinny[i].tiles;
-        if (a->x_rows > skinny[i].rows || (take < N && skinny[i].rows > skinny[take].rows) ||
-            rows >= least)
+            bytes = way == GPU_WAY_NARROW ? skinny[i].tiles : TILE - skinny[i].tiles;
+        if (skinny[i].fp8 != fp8 || a->x_rows > skinny[i].rows ||
+            (take < N && skinny[i].rows > skinny[take].rows) || bytes >= least)
             continue;
         take = i;
-        least = rows;
+        least = bytes;
     }
     a->split = THREADS / shape.wave;
     const uint32_t blocks = blocks_of(a, skinny[take].tiles * TILE);
@@ -177,7 +199,7 @@ static struct gpu_launch few_rows(struct gpu_linear *a, struct gpu_shape shape) 
         BEGINNING = 256, /* as long as so many columns */
     };
     const uint32_t waves = THREADS / shape.wave, steps = a->steps ? a->steps : 1;
-    const bool narrow = shape.wave == 32;
+    const bool narrow = shape.wave == 32, fp8 = has_fp8(a);
     uint64_t least = UINT64_MAX;
     uint32_t best = 1, more = 0, cols = 0;
     for (uint32_t p = 0; p < a->n_parts; p++) {
@@ -205,12 +227,17 @@ static struct gpu_launch few_rows(struct gpu_linear *a, struct gpu_shape shape) 
     a->split = best;
     const uint32_t blocks = blocks_of(a, waves / best * ROWS);
     if (more)
-        return (struct gpu_launch){GPU_weir_gemv_1_more, blocks, steps, THREADS,
+        return (struct gpu_launch){fp8 ? GPU_weir_gemv_fp8_1_more : GPU_weir_gemv_1_more, blocks,
+                                   steps, THREADS,
                                    narrow ? sizeof(struct gpu_gemv_more_shared_32)
                                           : sizeof(struct gpu_gemv_more_shared_64)};
-    return (struct gpu_launch){
-        a->x_rows == 1 ? GPU_weir_gemv_1 : GPU_weir_gemv_2, blocks, steps, THREADS,
-        narrow ? sizeof(struct gpu_gemv_shared_32) : sizeof(struct gpu_gemv_shared_64)};
+    const enum gpu_kernel one = fp8 ? GPU_weir_gemv_fp8_1 : GPU_weir_gemv_1;
+    return (struct gpu_launch){a->x_rows == 1 ? one
+                               : fp8          ? GPU_weir_gemv_fp8_2
+                                              : GPU_weir_gemv_2,
+                               blocks, steps, THREADS,
+                               narrow ? sizeof(struct gpu_gemv_shared_32)
+                                      : sizeof(struct gpu_gemv_shared_64)};
 }
 
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape) {
@@ -224,7 +251,8 @@ struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape sh
         return none;
     for (uint32_t p = 0; p < a->n_parts; p++)
         if (a->part[p].cols % 8 || (a->part[p].w2 && a->part[p].cols2 % 8) ||
-            a->part[p].w_step % 8 || a->part[p].x_step % 8)
+            a->part[p].w_step % 8 || a->part[p].x_step % 8 || (a->part[p].fp8 && a->steps > 1) ||
+            (a->part[p].w2 && a->part[p].fp8 != a->part[p].fp8_2))
             return none;
     if (!a->x_rows || !a->n_parts)
         return none;

@@ -79,7 +79,19 @@
     X(weir_experts_up_many, gpu_experts, experts_many)                                             \
     X(weir_experts_down_many, gpu_experts, experts_many)                                           \
     X(weir_experts_up_many_bf16, gpu_experts, experts_many)                                        \
-    X(weir_experts_down_many_bf16, gpu_experts, experts_many)
+    X(weir_experts_down_many_bf16, gpu_experts, experts_many)                                      \
+    X(weir_gemv_fp8_1, gpu_linear, linear_fp8)                                                     \
+    X(weir_gemv_fp8_1_more, gpu_linear, linear_fp8)                                                \
+    X(weir_gemv_fp8_2, gpu_linear, linear_fp8)                                                     \
+    X(weir_skinny_fp8_8, gpu_linear, skinny_fp8)                                                   \
+    X(weir_skinny_fp8_16, gpu_linear, skinny_fp8)                                                  \
+    X(weir_skinny_fp8_32, gpu_linear, skinny_fp8)                                                  \
+    X(weir_skinny_fp8_64, gpu_linear, skinny_fp8)                                                  \
+    X(weir_skinny_fp8_8_wide, gpu_linear, skinny_fp8)                                              \
+    X(weir_skinny_fp8_16_wide, gpu_linear, skinny_fp8)                                             \
+    X(weir_skinny_fp8_32_wide, gpu_linear, skinny_fp8)                                             \
+    X(weir_skinny_fp8_64_wide, gpu_linear, skinny_fp8)                                             \
+    X(weir_gemm_fp8_128, gpu_linear, gemm_fp8)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };

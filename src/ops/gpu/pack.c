@@ -2,6 +2,7 @@
 #include "ops/gpu/pack.h"
 
 #include "ops/gpu/records.h"
+#include "ops/pack.h"
 
 #include <string.h>
 
@@ -77,4 +78,27 @@ void gpu_pack(uint8_t *to, const struct weight *w, const struct weight *other) {
                 if (!bf16)
                     to[2 * TILE * 4 * VECTOR + v] = of->scale[((size_t)row * w->cols + col) / 32];
             }
+}
+
+_Static_assert((int)GPU_FP8_SCALED == (int)PACK_GROUP, "the same quantised weights on all columns");
+
+size_t gpu_pack_fp8_bytes(const struct weight *w) {
+    if (w->dtype != DTYPE_BF16)
+        return 0;
+    return w->rows *
+           (GPU_FP8_ROW((size_t)w->cols) + GPU_FP8_SCALES((size_t)w->cols) * sizeof(float));
+}
+
+void gpu_pack_fp8(uint8_t *to, const struct weight *w) {
+    const size_t row_bytes = GPU_FP8_ROW((size_t)w->cols), scales = GPU_FP8_SCALES((size_t)w->cols);
+    for (size_t r = 0; r < w->rows; r++)
+        for (uint32_t c = 0; c < w->cols; c += PACK_GROUP) {
+            unsigned char code[PACK_GROUP];
+            float scale;
+            pack_group(w, PACK_FP8, (uint32_t)r, c, code, &scale);
+            memcpy(to + r * row_bytes + c, code,
+                   row_bytes - c < PACK_GROUP ? row_bytes - c : PACK_GROUP);
+            memcpy(to + w->rows * row_bytes + (r * scales + c / PACK_GROUP) * sizeof scale, &scale,
+                   sizeof scale);
+        }
 }

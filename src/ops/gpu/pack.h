@@ -1,4 +1,4 @@
-/* pack.h: experts' weights as kernels read them: what a wave multiplies in one go lies in one
+/* pack.h: weights as kernels read them. Of experts what a wave multiplies in one go lies in one
  * piece, in the order of its lanes, so that it comes in whole and nothing is put in place
  * afterwards.
  *
@@ -17,5 +17,10 @@
 size_t gpu_pack_bytes(const struct weight *w, bool two);
 /* `other`: w3, or NULL. Both MXFP4 or both BF16. */
 void gpu_pack(uint8_t *to, const struct weight *w, const struct weight *other);
+
+/* A BF16 matrix as FP8, with the codes and scales of PACK_FP8 (ops/pack.h), as records.h lays them
+ * out (struct gpu_linear_part). Bytes: 0 if it has no such form. */
+size_t gpu_pack_fp8_bytes(const struct weight *w);
+void gpu_pack_fp8(uint8_t *to, const struct weight *w);
 
 #endif

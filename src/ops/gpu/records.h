@@ -87,7 +87,12 @@ enum {
 };
 
 /* Up to GPU_PARTS products y = W x (+ W2 x2) (+ y) of the same number of rows. W [rows, cols] BF16
- * as stored, cols a multiple of 8. */
+ * as stored, cols a multiple of 8. Or FP8: rows of E4M3 codes, GPU_FP8_ROW(cols) bytes apart and
+ * zero behind the last column, then of each row GPU_FP8_SCALES(cols) f32 scales, each of
+ * GPU_FP8_SCALED columns; 16-byte aligned. A value is its code's times the scale. */
+enum { GPU_FP8_SCALED = 128 };
+#define GPU_FP8_ROW(COLS)    (((COLS) + 15) / 16 * 16)
+#define GPU_FP8_SCALES(COLS) (((COLS) + GPU_FP8_SCALED - 1) / GPU_FP8_SCALED)
 struct gpu_linear_part {
     const uint16_t *w, *x;
     const uint16_t *w2, *x2; /* w2 NULL: none */
@@ -102,6 +107,7 @@ struct gpu_linear_part {
     uint32_t gate_stride;
     uint32_t first_block; /* the launch's blocks from here on do this part */
     uint32_t add;         /* to what y holds; of f32 results alone */
+    uint16_t fp8, fp8_2;  /* W and W2 are codes and scales: both or none, and without steps */
 };
 struct gpu_linear {
     struct gpu_linear_part part[GPU_PARTS];
@@ -486,6 +492,35 @@ struct gpu_experts_row_shared {
         };                                                                                         \
     };
 GPU_SKINNY_KERNELS(GPU_SKINNY_SHARED)
+
+/* The same of FP8 matrices: stages with waves of 32 and of 64. A stage has 64 columns: a vector of
+ * codes where BF16 has one of 32 columns, and two of x. Parts that are BF16 have stages of theirs.
+ */
+#define GPU_SKINNY_FP8_KERNELS(X)                                                                  \
+    X(skinny_fp8_8, 1, 8, 3, 4, 2)                                                                 \
+    X(skinny_fp8_16, 1, 16, 3, 3, 2)                                                               \
+    X(skinny_fp8_32, 1, 32, 2, 2, 2)                                                               \
+    X(skinny_fp8_64, 1, 64, 1, 3, 1)                                                               \
+    X(skinny_fp8_8_wide, 3, 8, 2, 3, 2)                                                            \
+    X(skinny_fp8_16_wide, 2, 16, 2, 3, 2)                                                          \
+    X(skinny_fp8_32_wide, 4, 32, 1, 3, 2)                                                          \
+    X(skinny_fp8_64_wide, 2, 64, 1, 2, 1)
+#define GPU_SKINNY_FP8_SHARED(NAME, TILES, ROWS, BLOCKS, STAGES_32, STAGES_64)                     \
+    struct gpu_##NAME##_shared_32 {                                                                \
+        union {                                                                                    \
+            uint32_t ring[8][STAGES_32][(2 * TILES + ROWS / 4) * 32][4];                           \
+            uint32_t bf16[8][STAGES_32 > 1 ? STAGES_32 : 2][(2 * TILES + ROWS / 8) * 32][4];       \
+            float part[8][ROWS][TILES * 16 + 4];                                                   \
+        };                                                                                         \
+    };                                                                                             \
+    struct gpu_##NAME##_shared_64 {                                                                \
+        union {                                                                                    \
+            uint32_t ring[4][STAGES_64][(TILES + (ROWS + 15) / 16 * 2) * 64][4];                   \
+            uint32_t bf16[4][2][(TILES + (ROWS + 15) / 16) * 64][4];                               \
+            float part[4][(ROWS + 15) / 16 * 16][TILES * 16];                                      \
+        };                                                                                         \
+    };
+GPU_SKINNY_FP8_KERNELS(GPU_SKINNY_FP8_SHARED)
 
 /* Rows of a chunk, and what its block and one of the states have in shared memory; `keys` of them:
  * the dimensions of a key, 32 at least. */

@@ -2,6 +2,7 @@
 #include "tests/ops/gpu/cases.h"
 
 #include "base/dtype.h"
+#include "ops/gpu/pack.h"
 #include "ops/ref/ref.h"
 
 #include <stdio.h>
@@ -29,8 +30,46 @@ static struct tensor thinned(struct tensor t, uint32_t every) {
     return t;
 }
 
+/* The numbers that codes and scales mean, as the packer leaves them. */
+static struct weight weight_of_codes(struct gpu_case *c, const uint8_t *w, uint32_t rows,
+                                     uint32_t cols) {
+    float *value = case_host(c, (size_t)rows * cols * sizeof *value);
+    const uint8_t *scales = w + (size_t)rows * GPU_FP8_ROW(cols);
+    for (size_t r = 0; r < rows; r++)
+        for (size_t k = 0; k < cols; k++) {
+            float scale;
+            memcpy(&scale, scales + (r * GPU_FP8_SCALES(cols) + k / GPU_FP8_SCALED) * sizeof scale,
+                   sizeof scale);
+            value[r * cols + k] = e4m3_to_f32(w[r * GPU_FP8_ROW(cols) + k]) * scale;
+        }
+    return (struct weight){.data = value, .dtype = DTYPE_F32, .rows = rows, .cols = cols};
+}
+
+/* A matrix at random, of the same size in all its columns or, as FP8, of another in each that share
+ * a scale and of none in some. `seen`: what kernels get. */
+static struct weight matrix(struct gpu_case *c, uint32_t rows, uint32_t cols, bool fp8,
+                            const uint16_t **seen) {
+    if (!fp8) {
+        *seen = case_bf16_vector(c, (size_t)rows * cols, 0.02f);
+        return weight_of(*seen, rows, cols);
+    }
+    uint16_t *stored = case_host(c, (size_t)rows * cols * sizeof *stored);
+    float size = 0;
+    for (size_t i = 0; i < (size_t)rows * cols; i++) {
+        if (i % cols % GPU_FP8_SCALED == 0)
+            size = 0.01f * (float)(case_bits(c) % 8);
+        stored[i] = f32_to_bf16(case_float(c, size));
+    }
+    const struct weight w = weight_of(stored, rows, cols);
+    uint8_t *codes = case_take(c, gpu_pack_fp8_bytes(&w));
+    gpu_pack_fp8(codes, &w);
+    *seen = (const uint16_t *)(const void *)codes;
+    return weight_of_codes(c, codes, rows, cols);
+}
+
 /* rows of x, cols, rows of W of three parts (0: not there), cols of a second term, split (0: by the
- * rules). The first part's results are f32 and, with a second term, added to; the second's BF16. */
+ * rules), which parts are FP8 (bits). The first part's results are f32 and, with a second term,
+ * added to; the second's BF16. */
 static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
     uint32_t m = p[0], cols = p[1], cols2 = p[5];
     struct case_rows *y = case_host(c, 4 * sizeof *y);
@@ -46,15 +85,16 @@ static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape 
         case_every(m, (double)(p[2] + p[3] + p[4]) * cols + (double)p[2] * cols2);
     for (uint32_t i = 0; i < 3 && p[2 + i]; i++) {
         uint32_t rows = p[2 + i];
-        uint16_t *w = case_bf16_vector(c, (size_t)rows * cols, 0.02f), *w2 = NULL;
-        bool two = i == 0 && cols2;
+        const bool two = i == 0 && cols2, fp8 = p[7] >> i & 1;
+        const uint16_t *w, *w2 = NULL;
+        struct weight of = matrix(c, rows, cols, fp8, &w), of2 = {0};
         if (two)
-            w2 = case_bf16_vector(c, (size_t)rows * cols2, 0.02f);
+            of2 = matrix(c, rows, cols2, fp8, &w2);
         y[i] = two ? case_rows(c, m, rows, false, 1) : case_blank(c, m, rows, i == 1);
         y[i].every = every;
         y[i].group = 1;
-        op.part[i] = (struct linear_part){.w = weight_of(w, rows, cols),
-                                          .w2 = weight_of(w2, rows, cols2),
+        op.part[i] = (struct linear_part){.w = of,
+                                          .w2 = of2,
                                           .x = thinned(x.host, every),
                                           .x2 = thinned(x2.host, every),
                                           .y = thinned(y[i].host, every),
@@ -71,35 +111,94 @@ static void make_linear(struct gpu_case *c, const uint32_t *p, struct gpu_shape 
                                               .x_stride = x.stride,
                                               .x2_stride = x2.stride,
                                               .y_stride = y[i].stride,
-                                              .add = two};
+                                              .add = two,
+                                              .fp8 = fp8,
+                                              .fp8_2 = two && fp8};
         op.n_parts = g->n_parts = i + 1;
-        c->traffic += (double)rows * (cols + (two ? cols2 : 0)) * 2 + (double)m * rows * 4;
+        c->traffic +=
+            (double)rows * (cols + (two ? cols2 : 0)) * (fp8 ? 1 + 4.0 / GPU_FP8_SCALED : 2) +
+            (double)m * rows * 4;
     }
     c->traffic += (double)m * (cols + cols2) * 2;
     ref_linear(&op, &(struct batch){.n_rows = gpu_divide_up(m, every)}, case_work(c, 0));
     c->launch = gpu_launch_linear(g, shape);
     c->worst = worst_parts;
     c->own = y;
-    snprintf(c->label, sizeof c->label, "linear %u rows, %u x %u%s, split %u", m,
-             p[2] + p[3] + p[4], cols, cols2 ? " and a second term" : "", g->split);
+    snprintf(c->label, sizeof c->label, "linear %u rows, %u x %u%s%s, split %u", m,
+             p[2] + p[3] + p[4], cols, cols2 ? " and a second term" : "",
+             !p[7]       ? ""
+             : p[7] == 7 ? ", FP8"
+                         : ", FP8 in part",
+             g->split);
 }
 static const uint32_t linear_small[][CASE_PARAMETERS] = {
-    {1, 8, 1, 0, 0, 0, 0},        {1, 40, 5, 3, 0, 0, 1},      {2, 264, 7, 0, 0, 40, 2},
-    {3, 1048, 3, 2, 9, 0, 0},     {4, 520, 17, 0, 0, 264, 4},  {5, 40, 17, 3, 0, 0, 1},
-    {7, 264, 16, 0, 0, 72, 2},    {16, 1032, 33, 2, 18, 0, 4}, {17, 72, 20, 0, 0, 0, 0},
-    {33, 520, 16, 5, 0, 0, 2},    {64, 64, 48, 0, 0, 32, 0},   {65, 8, 1, 70, 0, 0, 0},
-    {129, 200, 65, 9, 130, 0, 0}, {130, 72, 63, 0, 0, 136, 0}, {500, 200, 380, 0, 0, 40, 0},
-    {257, 64, 124, 380, 0, 0, 0}, {2100, 8, 130, 0, 0, 0, 0}};
+    {1, 8, 1, 0, 0, 0, 0},
+    {1, 40, 5, 3, 0, 0, 1},
+    {2, 264, 7, 0, 0, 40, 2},
+    {3, 1048, 3, 2, 9, 0, 0},
+    {4, 520, 17, 0, 0, 264, 4},
+    {5, 40, 17, 3, 0, 0, 1},
+    {7, 264, 16, 0, 0, 72, 2},
+    {16, 1032, 33, 2, 18, 0, 4},
+    {17, 72, 20, 0, 0, 0, 0},
+    {33, 520, 16, 5, 0, 0, 2},
+    {64, 64, 48, 0, 0, 32, 0},
+    {65, 8, 1, 70, 0, 0, 0},
+    {129, 200, 65, 9, 130, 0, 0},
+    {130, 72, 63, 0, 0, 136, 0},
+    {500, 200, 380, 0, 0, 40, 0},
+    {257, 64, 124, 380, 0, 0, 0},
+    {2100, 8, 130, 0, 0, 0, 0},
+    /* FP8: columns that end within a vector, within a group, within the columns of a wave */
+    {1, 8, 1, 0, 0, 0, 0, 7},
+    {1, 40, 5, 3, 0, 0, 1, 7},
+    {1, 1160, 9, 6, 4, 520, 0, 7},
+    {1, 2056, 33, 7, 5, 0, 2, 5},
+    {2, 264, 7, 0, 0, 40, 2, 7},
+    {2, 1288, 6, 9, 3, 136, 0, 5},
+    {1, 5000, 4, 4, 0, 0, 4, 7},
+    {2, 3208, 3, 0, 0, 1160, 1, 7},
+    {3, 1048, 3, 2, 9, 0, 0, 7},
+    {4, 520, 17, 0, 0, 264, 4, 7},
+    {5, 40, 17, 3, 0, 0, 1, 7},
+    {8, 3080, 180, 20, 0, 0, 0, 7},
+    {7, 264, 160, 80, 0, 72, 0, 2},
+    {16, 1032, 33, 2, 18, 0, 4, 5},
+    {12, 2312, 250, 9, 0, 264, 0, 1},
+    {17, 72, 20, 0, 0, 0, 0, 7},
+    {33, 520, 16, 5, 0, 0, 2, 7},
+    {30, 1288, 330, 40, 0, 0, 0, 1},
+    {64, 64, 48, 0, 0, 32, 0, 7},
+    {50, 1160, 200, 3, 0, 72, 0, 1},
+    {65, 8, 1, 70, 0, 0, 0, 7},
+    {129, 200, 65, 9, 130, 0, 0, 5},
+    {130, 72, 63, 0, 0, 136, 0, 7},
+    {1, 4104, 55, 5, 0, 0, 0, 7},
+    {6, 520, 310, 9, 0, 0, 0, 7},
+    {10, 1288, 17, 0, 0, 0, 0, 7},
+    {200, 392, 190, 20, 0, 264, 0, 1}};
 static const uint32_t linear_large[][CASE_PARAMETERS] = {
-    {1, 7168, 6284, 0, 0, 0, 0},    {1, 7168, 6144, 0, 0, 0, 0},    {1, 7168, 3072, 0, 0, 0, 0},
-    {1, 3584, 7168, 0, 0, 0, 0},    {1, 1536, 7168, 0, 0, 0, 0},    {1, 7168, 1536, 0, 0, 0, 0},
-    {1, 7168, 896, 0, 0, 0, 0},     {1, 1536, 2304, 0, 0, 0, 0},    {1, 768, 7168, 0, 0, 0, 0},
-    {2, 7168, 6284, 0, 0, 0, 0},    {4, 7168, 6284, 0, 0, 0, 0},    {4, 7168, 896, 0, 0, 0, 0},
-    {8, 7168, 6144, 0, 0, 0, 0},    {8, 7168, 6284, 0, 0, 0, 0},    {8, 7168, 896, 0, 0, 0, 0},
-    {8, 1536, 7168, 0, 0, 0, 0},    {16, 7168, 6284, 0, 0, 0, 0},   {32, 7168, 6284, 0, 0, 0, 0},
-    {64, 7168, 6284, 0, 0, 0, 0},   {128, 7168, 6284, 0, 0, 0, 0},  {512, 7168, 6284, 0, 0, 0, 0},
-    {512, 7168, 896, 0, 0, 0, 0},   {512, 1536, 7168, 0, 0, 0, 0},  {4096, 7168, 6284, 0, 0, 0, 0},
-    {4096, 3584, 7168, 0, 0, 0, 0}, {4096, 1536, 7168, 0, 0, 0, 0}, {4096, 7168, 1536, 0, 0, 0, 0}};
+    {1, 7168, 6284, 0, 0, 0, 0},      {1, 7168, 6144, 0, 0, 0, 0},
+    {1, 7168, 3072, 0, 0, 0, 0},      {1, 3584, 7168, 0, 0, 0, 0},
+    {1, 1536, 7168, 0, 0, 0, 0},      {1, 7168, 1536, 0, 0, 0, 0},
+    {1, 7168, 896, 0, 0, 0, 0},       {1, 1536, 2304, 0, 0, 0, 0},
+    {1, 768, 7168, 0, 0, 0, 0},       {2, 7168, 6284, 0, 0, 0, 0},
+    {4, 7168, 6284, 0, 0, 0, 0},      {4, 7168, 896, 0, 0, 0, 0},
+    {8, 7168, 6144, 0, 0, 0, 0},      {8, 7168, 6284, 0, 0, 0, 0},
+    {8, 7168, 896, 0, 0, 0, 0},       {8, 1536, 7168, 0, 0, 0, 0},
+    {16, 7168, 6284, 0, 0, 0, 0},     {32, 7168, 6284, 0, 0, 0, 0},
+    {64, 7168, 6284, 0, 0, 0, 0},     {128, 7168, 6284, 0, 0, 0, 0},
+    {512, 7168, 6284, 0, 0, 0, 0},    {512, 7168, 896, 0, 0, 0, 0},
+    {512, 1536, 7168, 0, 0, 0, 0},    {4096, 7168, 6284, 0, 0, 0, 0},
+    {4096, 3584, 7168, 0, 0, 0, 0},   {4096, 1536, 7168, 0, 0, 0, 0},
+    {4096, 7168, 1536, 0, 0, 0, 0},   {1, 7168, 6284, 0, 0, 0, 0, 7},
+    {1, 3584, 7168, 0, 0, 0, 0, 7},   {1, 1536, 7168, 0, 0, 0, 0, 7},
+    {1, 7168, 896, 3584, 0, 0, 0, 6}, {2, 7168, 6284, 0, 0, 0, 0, 7},
+    {4, 7168, 6284, 0, 0, 0, 0, 7},   {8, 7168, 6284, 0, 0, 0, 0, 7},
+    {8, 1536, 7168, 0, 0, 0, 0, 7},   {16, 7168, 6284, 0, 0, 0, 0, 7},
+    {32, 7168, 6284, 0, 0, 0, 0, 7},  {64, 7168, 6284, 0, 0, 0, 0, 7},
+    {128, 7168, 6284, 0, 0, 0, 0, 7}, {512, 7168, 6284, 0, 0, 0, 0, 7},
+    {4096, 7168, 6284, 0, 0, 0, 0, 7}};
 /* rows of x, heads, cols, rows of W of a head, whether there is a gate: x and y are heads side by
  * side. */
 static void make_heads(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {

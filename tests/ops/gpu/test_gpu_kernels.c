@@ -170,6 +170,7 @@ static void gated_activations_are_those_of_the_reference(void **state) {
 }
 
 static void shapes_that_no_kernel_takes_are_refused(void **state) {
+    static const uint16_t of_bf16; /* its address counts */
     struct gpu_shape shape = {.multiprocessors = 132, .wave = 32};
     struct gpu_norm norm = {.cols = GPU_ROW_MOST + 1};
     assert_int_equal(gpu_launch_norm(&norm, 1, shape).kernel, GPU_NO_KERNEL);
@@ -185,6 +186,15 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     linear.split = 0;
     linear.n_parts = GPU_PARTS + 1;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    linear.n_parts = 1;
+    linear.part[0].fp8 = 1;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_weir_gemv_fp8_1);
+    linear.steps = 2;
+    assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
+    linear.steps = 1;
+    linear.part[0].w2 = &of_bf16; /* beside W of FP8 */
+    linear.part[0].cols2 = 16;
     assert_int_equal(gpu_launch_linear(&linear, shape).kernel, GPU_NO_KERNEL);
     struct gpu_kda_step kda = {.heads = 1, .taps = 4};
     assert_int_equal(gpu_launch_kda_step(&kda, 96, 1, shape).kernel, GPU_NO_KERNEL);
@@ -250,6 +260,16 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         {64, 896, {8, 4}, GPU_weir_skinny_64},     {65, 6284, {1, 1}, GPU_weir_gemm_128},
         {4096, 6284, {1, 1}, GPU_weir_gemm_192},
     };
+    static const struct {
+        uint32_t x_rows, rows;
+        enum gpu_kernel kernel;
+    } of_fp8[] = {
+        {1, 3072, GPU_weir_gemv_fp8_1},           {1, 7168, GPU_weir_gemv_fp8_1_more},
+        {2, 6284, GPU_weir_gemv_fp8_2},           {3, 12800, GPU_weir_skinny_fp8_8_wide},
+        {5, 896, GPU_weir_skinny_fp8_8},          {9, 1536, GPU_weir_skinny_fp8_16},
+        {32, 12800, GPU_weir_skinny_fp8_32_wide}, {64, 896, GPU_weir_skinny_fp8_64},
+        {65, 6284, GPU_weir_gemm_fp8_128},        {4096, 6284, GPU_weir_gemm_fp8_128},
+    };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int k = 0; k < 2; k++) {
             struct gpu_linear a = {.n_parts = 1, .x_rows = table[i].x_rows};
@@ -257,6 +277,15 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
             struct gpu_launch l = gpu_launch_linear(&a, k ? mi355x : h200);
             assert_int_equal(l.kernel, table[i].kernel);
             assert_int_equal(a.split, table[i].split[k]);
+        }
+    /* A part of BF16 beside it goes with it. */
+    for (size_t i = 0; i < sizeof of_fp8 / sizeof *of_fp8; i++)
+        for (int k = 0; k < 2; k++) {
+            struct gpu_linear a = {.n_parts = 2, .x_rows = of_fp8[i].x_rows};
+            a.part[0] = (struct gpu_linear_part){.rows = 8, .cols = 7168};
+            a.part[1] =
+                (struct gpu_linear_part){.rows = of_fp8[i].rows - 8, .cols = 7168, .fp8 = 1};
+            assert_int_equal(gpu_launch_linear(&a, k ? mi355x : h200).kernel, of_fp8[i].kernel);
         }
 }
 

@@ -107,6 +107,56 @@ static void logits_keep_the_bound_of_bf16(void **state) {
     test_free(want);
 }
 
+/* FP8 dense weights: logits are those of the CPU with the same weights and activations, and not
+ * those with the weights as stored; and the device holds so many bytes less. By products of one row
+ * and of two, by small tiles and, where there is time for them, by large ones. */
+static void fp8_weights_are_those_of_the_cpu(void **state) {
+    enum { N = 76 };
+    static const uint32_t whole[] = {N, 0}, pieces[] = {66, 5, 2, 1, 0}, few[] = {4, 1, 2, 1, 0};
+    static const enum dense_form forms[] = {DENSE_FP8, DENSE_BF16};
+    int32_t ids[N];
+    float *want[2];
+    uint32_t vocab = 0;
+    golden_ids("kjv-long", ids, N);
+    for (int k = 0; k < 2; k++) {
+        struct rig cpu;
+        struct runner_options o = options_of(NULL, 1);
+        o.column = column_fast(ACTIVATION_BF16);
+        o.kv_dtype = DTYPE_BF16;
+        rig_open_dense(&cpu, "models/tiny-k3", &o, forms[k]);
+        vocab = cpu.m.vocab;
+        want[k] = logits_of(&cpu, ids, N, whole);
+        rig_close(&cpu);
+    }
+    for (int v = 0; v < EMULATED_VENDORS; v++) {
+        struct rig g;
+        uint64_t bytes[2], saved = 0;
+        const uint32_t n = v == 0 && !RIG_SLOW ? N : 8;
+        float *got = NULL;
+        for (int k = 0; k < 2; k++) {
+            struct runner_options o = options_of(emulated_open(v), 1);
+            rig_open_dense(&g, "models/tiny-k3", &o, forms[k]);
+            bytes[k] = program_device_counts(runner_program(g.r)).weights;
+            if (k == 0) {
+                got = logits_of(&g, ids, n, n == N ? pieces : few);
+                saved = weights_bytes(g.w) - weights_device_bytes(g.w);
+            }
+            rig_close(&g);
+            gpu_device_close(o.device);
+        }
+        double error = rms(got, want[0], (size_t)n * vocab);
+        double other = rms(got, want[1], (size_t)n * vocab);
+        if (!(error <= 0.1 && other > 3 * error))
+            fail_msg("%s: root mean square difference %.4f, from weights as stored %.4f",
+                     emulated_vendors[v].library, error, other);
+        assert_int_equal(bytes[0] + saved, bytes[1]);
+        assert_true(saved > bytes[1] / 4); /* routed experts, head and embedding are the most */
+        test_free(got);
+    }
+    test_free(want[0]);
+    test_free(want[1]);
+}
+
 /* Two sequences of the same ids: the token of the first goes launch by launch, that of the second,
  * whose pages and slot are others, is the graph that was made of it. */
 static void a_graph_gives_the_bits_of_single_launches(void **state) {
@@ -334,16 +384,30 @@ static void what_a_device_cannot_do_is_said_when_it_is_opened(void **state) {
     assert_non_null(strstr(err.message, "latent 16 of 20 bf16"));
     weights_close(g.w);
     gpu_device_close(o.device);
+
+    /* The CPU makes FP8 of experts that are BF16. */
+    o = options_of(emulated_open(0), 1);
+    snprintf(dir, sizeof dir, "%s", source_path(MODEL));
+    assert_int_equal(model_open(dir, &g.m, &err), WEIR_OK);
+    assert_int_equal(weights_open(dir, &g.m, &g.w, &err), WEIR_OK);
+    assert_int_equal(weights_pack(g.w, &column_gpu, DENSE_FP8, 0, 1, &err), WEIR_OK);
+    assert_int_equal(runner_open(&g.m, g.w, &o, &g.r, &err), WEIR_UNSUPPORTED);
+    assert_string_equal(err.where, "dense_dtype");
+    assert_non_null(strstr(err.message, "no kernel of a device takes those as fp8"));
+    weights_close(g.w);
+    gpu_device_close(o.device);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_keep_the_bound_of_bf16),
+        cmocka_unit_test(fp8_weights_are_those_of_the_cpu),
         cmocka_unit_test(a_graph_gives_the_bits_of_single_launches),
         cmocka_unit_test(tokens_are_those_of_the_sampler),
         cmocka_unit_test(sequences_of_a_batch_do_not_touch_each_other),
         cmocka_unit_test(a_history_longer_than_the_room_is_expanded_in_pieces),
         cmocka_unit_test(what_a_device_cannot_do_is_said_when_it_is_opened),
     };
+    cmocka_set_test_filter(getenv("FILTER"));
     return cmocka_run_group_tests(tests, emulated_begin, emulated_end);
 }

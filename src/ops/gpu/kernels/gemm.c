@@ -9,14 +9,9 @@
  * Invariant that bites: columns beyond the last are zero in a stage, on both sides: 0 times what
  * was left over may be NaN. Rows beyond the last are not read, and nothing is done with their sums.
  */
-#include "ops/gpu/kernels/gemm.h"
-#include "ops/gpu/kernels/tile.h"
+#include "ops/gpu/kernels/gemm_tiles.h"
 
-enum {
-    GEMM_ACROSS = 2, /* waves side by side along W */
-    CHAIN = 512 / TILE_K,
-    SUMS_MOST = 12, /* tiles of a wave */
-};
+enum { CHAIN = 512 / TILE_K };
 #if GPU_WAVE == 32
 typedef struct gpu_gemm_192_shared_32 gemm_192_shared;
 typedef struct gpu_gemm_128_shared_32 gemm_128_shared;
@@ -24,21 +19,6 @@ typedef struct gpu_gemm_128_shared_32 gemm_128_shared;
 typedef struct gpu_gemm_192_shared_64 gemm_192_shared;
 typedef struct gpu_gemm_128_shared_64 gemm_128_shared;
 #endif
-
-/* Asks for rows [from, from + high) of a stage, those below `end`; `threads` of the block. */
-GPU_FN void gemm_rows(uint16_t *stage, const uint16_t *rows, uint64_t stride, uint32_t from,
-                      uint32_t end, uint32_t k0, uint32_t cols, const uint32_t high,
-                      const uint32_t threads) {
-    GPU_UNROLL
-    for (uint32_t i = 0; i < (high * TILE_PIECES + threads - 1) / threads; i++) {
-        const uint32_t at = i * threads + gpu_thread();
-        const uint32_t r = at / TILE_PIECES, k = at % TILE_PIECES * 8;
-        const bool there = from + r < end && k0 + k < cols;
-        if (r < high)
-            gpu_copy16(stage + r * TILE_ROW + k, there ? rows + (from + r) * stride + k0 + k : rows,
-                       there);
-    }
-}
 
 /* Stage `step` of the columns of both terms; `first`: stages of the first. */
 GPU_FN void gemm_fetch(const struct gpu_linear *a, const struct gpu_linear_part *part,
@@ -93,24 +73,7 @@ GPU_FN void gemm(const struct gpu_linear *a, uint16_t *tiles, float *bands, cons
         }
     }
     gpu_copy_wait(0);
-    const uint32_t cols = wide * TILE, row = cols + GPU_BAND_PAD, lanes = cols / 8;
-    float *band = bands + gpu_wave() * TILE * row;
-    GPU_UNROLL
-    for (uint32_t h = 0; h < high; h++) {
-        gpu_barrier(); /* the stages, or the band before, are no longer read */
-        tile_band(band, sum_of + h * wide, wide);
-        gpu_barrier();
-        GPU_UNROLL
-        for (uint32_t i = 0; i < TILE * lanes / GPU_WAVE; i++) {
-            const uint32_t at = i * GPU_WAVE + gpu_lane(), r = at / lanes, c = at % lanes * 8;
-            const uint32_t x_row = x0 + x_in + h * TILE + r, w_row = w0 + w_in + c;
-            float sum[8];
-            widen_f32x4(sum, gpu_load16(band + r * row + c));
-            widen_f32x4(sum + 4, gpu_load16(band + r * row + c + 4));
-            if (x_row < a->x_rows && w_row < part->rows)
-                gemm_put(part, x_row, w_row, sum);
-        }
-    }
+    gemm_out(a, part, sum_of, bands, x0, x_in, w0, w_in, high, wide);
 }
 
 GPU_KERNEL(weir_gemm_192, gpu_linear, 8 * GPU_WAVE, 1) {

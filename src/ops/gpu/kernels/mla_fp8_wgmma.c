@@ -2,6 +2,7 @@
  * for latents of 512 with 64 more values: codes become BF16 numbers, without rounding, on their way
  * into the panels of mla_wgmma.h; scales go beside them. A tile is on its way in registers while
  * the one before it is put down. */
+#include "ops/gpu/kernels/codes.h"
 #include "ops/gpu/kernels/mla_wgmma.h"
 
 enum {
@@ -43,14 +44,6 @@ GPU_FN void take_rest(struct codes *x, uint32_t u, const uint8_t *page, uint32_t
     x->rest[u] = row < n && row < PAGE
                      ? gpu_load16_stream(page + row * RECORD + LATENT + i % REST * 16)
                      : none;
-}
-
-/* Four codes as BF16 numbers, the first two in *lo. */
-GPU_FN void widen_codes(uint32_t w, uint32_t *lo, uint32_t *hi) {
-    const uint32_t x = gpu_spread_bytes(w, false), y = gpu_spread_bytes(w, true);
-    /* Exponents begin at 2^-7 with codes, at 2^-127 with BF16. */
-    *lo = gpu_bf16_mul((x & 0x80008000u) | (x >> 4 & 0x07F007F0u), 0x7B807B80u);
-    *hi = gpu_bf16_mul((y & 0x80008000u) | (y >> 4 & 0x07F007F0u), 0x7B807B80u);
 }
 
 GPU_FN void put_code(uint16_t (*kv)[64][64], const struct codes *x, uint32_t u) {

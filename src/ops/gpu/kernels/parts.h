@@ -29,6 +29,13 @@ GPU_FN void put(const struct gpu_linear_part *part, uint32_t x_row, uint32_t w_r
 GPU_FN const uint16_t *matrix_of(const struct gpu_linear_part *part, uint32_t term) {
     return (term ? part->w2 : part->w) + (uint64_t)gpu_block_y() * part->w_step;
 }
+/* The same of a matrix of codes, which has no steps, and its scales. */
+GPU_FN const uint8_t *codes_of(const struct gpu_linear_part *part, uint32_t term) {
+    return (const uint8_t *)(term ? part->w2 : part->w);
+}
+GPU_FN const float *scales_of(const struct gpu_linear_part *part, uint32_t term, uint32_t cols) {
+    return (const float *)(codes_of(part, term) + (uint64_t)part->rows * GPU_FP8_ROW(cols));
+}
 GPU_FN const uint16_t *x_of(const struct gpu_linear_part *part, uint32_t term) {
     return (term ? part->x2 : part->x) + gpu_block_y() * part->x_step;
 }
