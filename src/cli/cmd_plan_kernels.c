@@ -196,8 +196,8 @@ static void print_plan(const struct kernel_plan *p, const struct kernel_machine 
            d->local_unit_bytes);
     if (d->local_reserved_bytes)
         printf(", %u more a workgroup", d->local_reserved_bytes);
-    printf("\none rank of %u; history of %u tokens in %s", a->tp, a->context,
-           a->history ? "FP8" : "BF16");
+    printf("\none rank of %u; dense weights in %s; history of %u tokens in %s", a->tp,
+           a->dense ? "FP8" : "BF16", a->context, a->history ? "FP8" : "BF16");
     if (a->dcp > 1)
         printf(", shared by %u ranks", a->dcp);
     printf("\n");

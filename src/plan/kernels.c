@@ -67,6 +67,10 @@ static weir_status check(const struct model *m, const struct kernel_load *load, 
             return weir_fail(err, WEIR_BAD_VALUE, "tensor_parallel_size",
                              "is %u, but %u %s must divide by it into multiples of %u", tp,
                              cut[i].value, cut[i].name, cut[i].unit);
+    if (load->fp8_dense && m->experts && !m->mxfp4_experts)
+        return weir_fail(
+            err, WEIR_BAD_VALUE, "dense_dtype",
+            "is fp8, but experts of this model are bf16, which no kernel takes as fp8");
     if (load->dcp > tp || tp % load->dcp)
         return weir_fail(err, WEIR_BAD_VALUE, "decode_context_parallel_size",
                          "is %u, which does not divide the %u ranks of --tensor-parallel-size",

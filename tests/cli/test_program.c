@@ -116,6 +116,21 @@ static void a_plan_of_kernels_says_what_each_takes_and_what_is_missing(void **st
     assert_int_equal(planned_number(e, "workgroups"), 148);
     json_decref(p);
 
+    /* Router and dense matrices go together, the head stays as it is. */
+    p = plan_of("plan kernels --machine h200 --tp 8 --dense-dtype fp8 --prompt 8192 --json");
+    static const char *const kernels_of_fp8[][3] = {
+        {"moe_in", "decode", "weir_gemv_fp8_1"},    {"moe_out", "decode", "weir_gemv_fp8_1"},
+        {"head", "decode", "weir_gemv_1"},          {"mla_values", "decode", "weir_gemv_1"},
+        {"kda_in", "prefill", "weir_gemm_fp8_128"}, {"mla_expand", "prefill", "weir_gemm_wg"},
+    };
+    for (size_t i = 0; i < sizeof kernels_of_fp8 / sizeof *kernels_of_fp8; i++) {
+        e = planned(p, kernels_of_fp8[i][0], kernels_of_fp8[i][1]);
+        const char *kernel = json_string_value(json_object_get(e, "kernel"));
+        /* weir_gemv_1_more is one of those */
+        assert_memory_equal(kernel, kernels_of_fp8[i][2], strlen(kernels_of_fp8[i][2]));
+    }
+    json_decref(p);
+
     succeeds(NULL, "plan kernels --machine MI355X --model @models/tiny-k3 --prompt 100");
     assert_non_null(strstr(last_outcome()->out, "no kernel yet"));
     succeeds(NULL, "plan kernels --machine h200 --preset kimi-linear --tp 4 --batch 300");
@@ -130,6 +145,9 @@ static void a_plan_of_kernels_refuses_what_does_not_divide(void **state) {
           "--decode-context-parallel-size: is 3, which does not divide the 8 ranks");
     fails(2, "plan kernels --machine h200 --preset kimi-k2", "does not run that family");
     fails(2, "plan kernels --machine h200 --kv-cache-dtype f32", "'f32' is not bf16 or fp8");
+    fails(2, "plan kernels --machine h200 --dense-dtype int8", "'int8' is not bf16 or fp8");
+    fails(2, "plan kernels --machine h200 --preset kimi-linear --dense-dtype fp8",
+          "--dense-dtype: is fp8, but experts of this model are bf16");
 }
 
 /* On a machine without one, or with the library of something else. */
