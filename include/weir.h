@@ -52,7 +52,7 @@ enum weir_activation_dtype {
 /* What BF16 matrices other than router and head become when they are loaded, on fast columns. */
 enum weir_dense_dtype {
     WEIR_DENSE_BF16, /* as they are */
-    WEIR_DENSE_INT8, /* 8 bits and a scale for each 128 values of a row */
+    WEIR_DENSE_INT8, /* 8 bits and a scale for each 128 values of a row; not on a device */
     WEIR_DENSE_FP8   /* E4M3 and such a scale */
 };
 enum weir_policy { WEIR_FCFS, WEIR_PRIORITY };

@@ -265,7 +265,7 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         enum gpu_kernel kernel;
     } of_fp8[] = {
         {1, 3072, GPU_weir_gemv_fp8_1},           {1, 7168, GPU_weir_gemv_fp8_1_more},
-        {2, 6284, GPU_weir_gemv_fp8_2},           {3, 12800, GPU_weir_skinny_fp8_8_wide},
+        {2, 6284, GPU_weir_gemv_fp8_2},           {3, 12000, GPU_weir_skinny_fp8_8_wide},
         {5, 896, GPU_weir_skinny_fp8_8},          {9, 1536, GPU_weir_skinny_fp8_16},
         {32, 12800, GPU_weir_skinny_fp8_32_wide}, {64, 896, GPU_weir_skinny_fp8_64},
         {65, 6284, GPU_weir_gemm_fp8_128},        {4096, 6284, GPU_weir_gemm_fp8_128},
