@@ -4,6 +4,8 @@
 
 #include "tests/test.h"
 
+#include "base/clock.h"
+
 #include "weir.h"
 
 /* `model` below the sources; the test fails where it cannot be opened. */
@@ -15,6 +17,18 @@ static inline weir_engine *open_engine(const char *model, const weir_options *o)
     if (weir_open(dir, o, &e, &err))
         fail_msg("%s: %s", err.where, err.message);
     return e;
+}
+
+/* Waits for the step that was under way when the last answer ended: until it comes back it holds
+ * the pages and the state that it writes. The figures of then. */
+static inline weir_stats when_idle(weir_engine *e) {
+    weir_stats s;
+    double limit = clock_seconds() + 60;
+    do {
+        weir_get_stats(e, &s);
+        assert_true(clock_seconds() < limit);
+    } while (s.running + s.waiting + s.pages_used + s.slots_used > 0);
+    return s;
 }
 
 #endif

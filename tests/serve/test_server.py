@@ -267,6 +267,9 @@ class Metrics(Case):
             self.assertEqual(self.complete(max_tokens=3, ignore_eos=True).status, 200)
         self.assertEqual(self.complete(max_tokens=7, ignore_eos=True, n=2).status, 200)
         self.assertEqual(post(self.server, "/v1/completions", b"{", JSON).status, 400)
+        # Until the step comes back that was under way when the last answer ended.
+        self.assertTrue(wait_for(
+            lambda: total(self.server.metrics(), "vllm:kv_cache_usage_perc") == 0))
         after = self.server.metrics()
 
         def grown(name, part=""):
@@ -557,8 +560,8 @@ class Long(unittest.TestCase):
                   file=sys.stderr)
             # 1 MiB beside the 2 %: 57 bytes a request would show, the crowd's chance peaks do not.
             test_http.flat(self, late - early, early * 0.02 + 1024)
-            self.assertTrue(wait_for(
-                lambda: total(server.metrics(), "vllm:num_requests_running") == 0))
+            for name in "vllm:num_requests_running", "weir_state_slots_used":
+                self.assertTrue(wait_for(lambda: total(server.metrics(), name) == 0), name)
             values = server.metrics()
             self.assertEqual(total(values, "weir_kv_pages_used"), 0)
             self.assertEqual(total(values, "weir_state_slots_used"), 0)
