@@ -36,7 +36,8 @@ static weir_status step_us(struct timing *d, const bool *left_out, double *us, w
     return s;
 }
 
-static weir_status begin(struct timing *d, struct tuner *t, weir_error *err) {
+/* best_alone: only groups of which another way than the default was quickest will be timed. */
+static weir_status begin(struct timing *d, struct tuner *t, bool best_alone, weir_error *err) {
     double us = 0;
     *d = (struct timing){.t = t, .launches = 1};
     d->left_out = calloc(t->rig.n_ops, sizeof *d->left_out);
@@ -52,7 +53,7 @@ static weir_status begin(struct timing *d, struct tuner *t, weir_error *err) {
     for (uint32_t g = 0; g < t->n_groups && !s; g++) {
         for (uint32_t i = 0; i < t->rig.n_ops; i++)
             d->left_out[i] = t->group_of[i] == g;
-        if (t->group[g].ways)
+        if (best_alone ? t->group[g].best : t->group[g].ways)
             s = step_us(d, d->left_out, &d->rest[g], err);
     }
     return s;
@@ -77,7 +78,7 @@ static weir_status sample(struct timing *d, uint32_t g, uint32_t way, uint32_t r
 
 weir_status tune_device_all(struct tuner *t, double *ms, weir_error *err) {
     struct timing d;
-    weir_status s = begin(&d, t, err);
+    weir_status s = begin(&d, t, false, err);
     for (uint32_t round = 0; round < t->o->rounds && !s; round++) {
         tune_next_round(t);
         for (uint32_t g = 0; g < t->n_groups && !s; g++)
@@ -94,7 +95,7 @@ weir_status tune_device_all(struct tuner *t, double *ms, weir_error *err) {
 
 weir_status tune_device_best(struct tuner *t, double ms[2][TUNE_ROUNDS], weir_error *err) {
     struct timing d;
-    weir_status s = begin(&d, t, err);
+    weir_status s = begin(&d, t, true, err);
     for (uint32_t round = 0; round < t->o->rounds && !s; round++) {
         double us;
         tune_next_round(t);

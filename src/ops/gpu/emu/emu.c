@@ -445,6 +445,8 @@ weir_status emu_run(const struct emu_launch *l, weir_error *err) {
                       stacks);
         block = NULL;
     }
+    if (b.failed)
+        context_stacks_left(stacks, threads);
     if (taken)
         free(shared);
     free(b.wave);

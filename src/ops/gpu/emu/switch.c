@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 128 * 1024 };
+/* What a context has of its stack when it changes for the last time is within LAST_BYTES. */
+enum { STACK_BYTES = 128 * 1024, LAST_BYTES = 4096 };
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WITH_ASAN 1
@@ -36,7 +37,19 @@ void *context_stacks(size_t n) {
 }
 
 void context_stacks_free(void *stacks, size_t n) {
+    context_stacks_left(stacks, n);
     munmap(stacks, n * stride());
+}
+
+void context_stacks_left(void *stacks, size_t n) {
+#if defined(WITH_ASAN)
+    for (size_t i = 0; i < n; i++)
+        __asan_unpoison_memory_region((char *)stacks + (i + 1) * stride() - STACK_BYTES,
+                                      STACK_BYTES);
+#else
+    (void)stacks;
+    (void)n;
+#endif
 }
 
 #if defined(__x86_64__)
@@ -73,7 +86,8 @@ void context_prepare(struct context *c, void *stacks, size_t i, void (*entry)(vo
     c->stack = stack;
     c->stack_bytes = STACK_BYTES;
 #if defined(WITH_ASAN)
-    __asan_unpoison_memory_region(stack, STACK_BYTES); /* what an earlier fiber left */
+    /* What an earlier context left: functions that returned have cleared theirs. */
+    __asan_unpoison_memory_region(stack + STACK_BYTES - LAST_BYTES, LAST_BYTES);
 #endif
 #if defined(__x86_64__)
     /* As if `entry` had been called: its return address, to nowhere, on top. */

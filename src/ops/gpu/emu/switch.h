@@ -25,6 +25,8 @@ struct context {
 /* Memory for n stacks, each with a page below it that nobody may touch. NULL: none. */
 void *context_stacks(size_t n);
 void context_stacks_free(void *stacks, size_t n);
+/* Contexts were left where they stood, and not by their last change. */
+void context_stacks_left(void *stacks, size_t n);
 
 /* Makes *c begin `entry` on stack i of `stacks` when it is first changed to. `entry` must not
  * return, and begins with context_arrived. */
