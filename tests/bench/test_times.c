@@ -55,6 +55,41 @@ struct control {
     struct values late_us;
 };
 
+/* What one run suffered. The clock may have woken on another processor than the one that the client
+ * had to wait for, so the kernel is asked too. */
+struct disturbance {
+    double clock_us;  /* the clock's lateness, 90th percentile */
+    double waited_us; /* the client's thread could run and had no processor: mean of its turns */
+    double stolen;    /* share of the processors' time that a hypervisor kept */
+};
+
+struct kernel_says {
+    unsigned long long ran, waited, turns; /* of this thread; ns, ns */
+    unsigned long long all, stolen;        /* of all processors; ticks */
+};
+
+/* Zeros where the kernel does not say. */
+static struct kernel_says ask_kernel(void) {
+    struct kernel_says k = {0};
+    unsigned long long t[8] = {0};
+    FILE *f = fopen("/proc/thread-self/schedstat", "r");
+    if (f) {
+        if (fscanf(f, "%llu %llu %llu", &k.ran, &k.waited, &k.turns) != 3)
+            k = (struct kernel_says){0};
+        fclose(f);
+    }
+    f = fopen("/proc/stat", "r");
+    if (f) {
+        if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3],
+                   &t[4], &t[5], &t[6], &t[7]) == 8)
+            for (int i = 0; i < 8; i++)
+                k.all += t[i];
+        k.stolen = t[7];
+        fclose(f);
+    }
+    return k;
+}
+
 static void *control_main(void *arg) {
     struct control *c = arg;
     struct timespec at, now;
@@ -71,24 +106,35 @@ static void *control_main(void *arg) {
     return NULL;
 }
 
-/* One run; the 90th percentile of the control's lateness in microseconds. */
-static double run_controlled(struct rig *rig) {
+static struct disturbance run_controlled(struct rig *rig) {
     struct control c = {0};
     struct distribution late;
+    struct kernel_says before = ask_kernel(), after;
     assert_int_equal(pthread_create(&c.thread, NULL, control_main, &c), 0);
     rig_run(rig);
+    after = ask_kernel();
     atomic_store(&c.stop, true);
     pthread_join(c.thread, NULL);
     distribution_of(&c.late_us, &late);
     values_free(&c.late_us);
-    print_message("  a clock beside the client woke late by p50 %.1f p90 %.1f us\n", late.p50,
-                  late.p90);
-    return late.p90;
+    struct disturbance d = {.clock_us = late.p90};
+    if (after.turns > before.turns)
+        d.waited_us =
+            (double)(after.waited - before.waited) * 1e-3 / (double)(after.turns - before.turns);
+    if (after.all > before.all)
+        d.stolen = (double)(after.stolen - before.stolen) / (double)(after.all - before.all);
+    print_message(
+        "  a clock beside the client woke late by p50 %.1f p90 %.1f us; the client waited "
+        "%.1f us a turn; %.1f %% stolen\n",
+        late.p50, late.p90, d.waited_us, 100 * d.stolen);
+    return d;
 }
 
-/* Late wakings of a quarter of the bound: nobody could have kept it. */
-static bool was_disturbed(double control_us, const struct distribution *mock_us) {
-    return control_us > BOUND_MS * 250 || mock_us->p90 > BOUND_MS * 250;
+/* Late wakings of a quarter of the bound, or as much of the processors gone as makes the 90th
+ * percentile: nobody could have kept it. */
+static bool was_disturbed(struct disturbance d, const struct distribution *mock_us) {
+    return d.clock_us > BOUND_MS * 250 || d.waited_us > BOUND_MS * 250 || d.stolen > 0.05 ||
+           mock_us->p90 > BOUND_MS * 250;
 }
 
 /* What the mock did, as the client should have seen it. */
@@ -169,8 +215,8 @@ static void show_overhead(const struct rig *rig, struct both *b) {
                   o->late_us.p50, o->late_us.p99);
 }
 
-/* Median and 90th percentile of each metric; the largest difference. */
-static double worst_difference(struct both *b) {
+/* Median and 90th percentile of each metric; the largest difference, and whose it is. */
+static double worst_difference(struct both *b, const char **whose) {
     double worst = 0;
     for (int m = 0; m < METRICS; m++) {
         struct distribution said, truth;
@@ -179,7 +225,9 @@ static double worst_difference(struct both *b) {
         assert_int_equal(said.n, truth.n);
         print_message("  %-13s said p50 %9.3f p90 %9.3f  truth p50 %9.3f p90 %9.3f ms\n",
                       metric_names[m], said.p50, said.p90, truth.p50, truth.p90);
-        worst = fmax(worst, fmax(fabs(said.p50 - truth.p50), fabs(said.p90 - truth.p90)));
+        const double off = fmax(fabs(said.p50 - truth.p50), fabs(said.p90 - truth.p90));
+        *whose = off > worst ? metric_names[m] : *whose;
+        worst = fmax(worst, off);
     }
     return worst;
 }
@@ -194,29 +242,37 @@ static void latencies_are_within_a_millisecond_of_the_truth_at_64_lanes(void **s
     for (int go = 0;; go++) {
         struct both b;
         struct distribution mock_us;
-        double control_us = run_controlled(&rig);
+        const char *whose = "nothing";
+        struct disturbance d = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 256);
         compare(&rig, &b);
-        double worst = worst_difference(&b);
+        double worst = worst_difference(&b, &whose);
         show_overhead(&rig, &b);
+        struct distribution start_us, stamp_us;
         distribution_of(&b.mock_us, &mock_us);
+        distribution_of(&b.start_us, &start_us);
+        distribution_of(&b.stamp_us, &stamp_us);
         free_both(&b);
         if (worst <= BOUND_MS || !JUDGES_TIMES)
             break;
-        disturbed &= was_disturbed(control_us, &mock_us);
-        least_own = fmin(least_own, worst - (control_us + mock_us.p90) * 1e-3);
+        disturbed &= was_disturbed(d, &mock_us);
+        least_own = fmin(least_own, worst - (fmax(d.clock_us, d.waited_us) + mock_us.p90) * 1e-3);
         if (go == GOES - 1) {
             if (!disturbed || least_own > BOUND_MS)
-                fail_msg("off by %.3f ms; the bound is %.1f ms", worst, BOUND_MS);
+                fail_msg("%s off by %.3f ms; the bound is %.1f ms; p90: start %.0f, stamp %.0f, "
+                         "mock %.0f, clock %.0f us; waited %.0f us a turn; %.1f %% stolen",
+                         whose, worst, BOUND_MS, start_us.p90, stamp_us.p90, mock_us.p90,
+                         d.clock_us, d.waited_us, 100 * d.stolen);
             print_message(
                 "THE MACHINE IS TOO BUSY: without what a clock was late by the client was "
                 "off by %.3f ms\n",
                 least_own);
             break;
         }
-        print_message("DISTURBED: the client was off by %.3f ms, the mock late by %.3f ms (p99); "
+        print_message("%s: the client's %s was off by %.3f ms, the mock late by %.3f ms (p99); "
                       "once more\n",
-                      worst, mock_us.p99 * 1e-3);
+                      was_disturbed(d, &mock_us) ? "DISTURBED" : "OFF", whose, worst,
+                      mock_us.p99 * 1e-3);
         rig_again(&rig, mock);
     }
     rig_free(&rig);
@@ -254,7 +310,7 @@ static struct early look_for_early(struct rig *rig) {
 static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst, bool *disturbed) {
     struct both b;
     struct distribution said, truth, mock_us;
-    double control_us = run_controlled(rig);
+    struct disturbance d = run_controlled(rig);
     assert_int_equal(rig->summary.kept, 400);
     assert_int_equal(rig->summary.ttft.n, rig->summary.kept);
     struct early e = look_for_early(rig);
@@ -269,7 +325,7 @@ static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst
     show_overhead(rig, &b);
     distribution_of(&b.mock_us, &mock_us);
     free_both(&b);
-    *disturbed = was_disturbed(control_us, &mock_us);
+    *disturbed = was_disturbed(d, &mock_us);
     assert_int_equal(e.out_of_order, 0);
     /* A thread that is put aside between a look and the stamp it is for may do so once. The way
      * through the kernel and what else runs here only make TTFT longer. */
@@ -306,7 +362,7 @@ static void tokens_that_share_a_piece_do_not_change_itl(void **state) {
     struct rig rig;
     rig_start(&rig, "--ttft-us 20000 --itl-us 4000 --chunk 4");
     rig_random(&rig, 4, 16, 200, 41, 0);
-    double control_us = run_controlled(&rig);
+    struct disturbance d = run_controlled(&rig);
     assert_int_equal(rig.summary.kept, 16);
     for (uint32_t i = 0; i < rig.run.n_records; i++) {
         const struct call_record *c = &rig.run.records[i];
@@ -318,9 +374,10 @@ static void tokens_that_share_a_piece_do_not_change_itl(void **state) {
     bool right = fabs(rig.summary.itl.p50 * 1e3 - 4) < 0.25 &&
                  fabs(rig.summary.icl.p50 * 1e3 - 16) < BOUND_MS;
     rig_free(&rig);
-    if (!right && control_us > BOUND_MS * 250)
-        print_message("THE MACHINE IS TOO BUSY: a clock woke late by %.1f us\n", control_us);
-    assert_true(right || !JUDGES_TIMES || control_us > BOUND_MS * 250);
+    const bool disturbed = was_disturbed(d, &(struct distribution){0});
+    if (!right && disturbed)
+        print_message("THE MACHINE IS TOO BUSY: a clock woke late by %.1f us\n", d.clock_us);
+    assert_true(right || !JUDGES_TIMES || disturbed);
 }
 
 /* From before the mock's write to the client's stamp: the write itself and the way through the
@@ -334,16 +391,17 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
     bool disturbed = true; /* every time */
     for (int go = 0;; go++) {
         struct both b;
-        double control_us = run_controlled(&rig);
+        const char *whose = "nothing";
+        struct disturbance d = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 1024);
         assert_int_equal(rig.run.overhead.most_streams, 512);
         compare(&rig, &b);
-        worst_difference(&b);
+        worst_difference(&b, &whose);
         show_overhead(&rig, &b);
         distribution_of(&b.stamp_us, &stamps);
         distribution_of(&b.mock_us, &mock_us);
         free_both(&b);
-        disturbed &= was_disturbed(control_us, &mock_us);
+        disturbed &= was_disturbed(d, &mock_us);
         if (!JUDGES_TIMES || stamps.p50 < 100 || go == 2)
             break;
         rig_again(&rig, mock);
@@ -380,7 +438,7 @@ static void planned_times_are_kept(void **state) {
     rig_start(&rig, "--ttft-us 5000 --itl-us 1000");
     rig_weka(&rig, turns, 8, 2);
     rig.options.lanes.warmup_calls = 1;
-    double control_us = run_controlled(&rig);
+    struct disturbance dist = run_controlled(&rig);
     uint32_t checked = 0;
     struct values late = {0};
     for (uint32_t i = 0; i < rig.run.n_records; i++) {
@@ -406,7 +464,7 @@ static void planned_times_are_kept(void **state) {
     assert_true(d.min >= 0);
     values_free(&late);
     rig_free(&rig);
-    assert_true(d.p50 < 1000 + control_us || !JUDGES_TIMES);
+    assert_true(d.p50 < 1000 + dist.clock_us || !JUDGES_TIMES);
 }
 
 static int by_value(const void *a, const void *z) {
