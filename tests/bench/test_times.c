@@ -173,12 +173,18 @@ static void add_said(struct both *b, const struct rig *rig, const struct call_re
                    (double)(c->chunk[i] - rig->unix_offset - r->piece[i].before) * 1e-3);
 }
 
-static void compare(struct rig *rig, struct both *b) {
+/* Without the calls of the first moments, where every lane begins at once: one waits for another in
+ * the mock's single thread, whose memory is fresh too, and that is the server's time, which the
+ * mock's own record begins behind. */
+static void compare(struct rig *rig, struct both *b, int64_t first_moments) {
+    int64_t begin = INT64_MAX;
     memset(b, 0, sizeof *b);
+    for (uint32_t i = 0; i < rig->run.n_records; i++)
+        begin = rig->run.records[i].start < begin ? rig->run.records[i].start : begin;
     for (uint32_t i = 0; i < rig->run.n_records; i++) {
         const struct call_record *c = &rig->run.records[i];
         const struct mock_request *r = rig_request(rig, c);
-        if (!call_record_counts(c))
+        if (!call_record_counts(c) || c->start < begin + first_moments)
             continue;
         assert_non_null(r);
         assert_int_equal(c->n_chunks, r->n_pieces);
@@ -245,7 +251,8 @@ static void latencies_are_within_a_millisecond_of_the_truth_at_64_lanes(void **s
         const char *whose = "nothing";
         struct disturbance d = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 256);
-        compare(&rig, &b);
+        compare(&rig, &b, 50000000); /* no answer has begun by then */
+        assert_true(b.said[TTFT].n >= 128);
         double worst = worst_difference(&b, &whose);
         show_overhead(&rig, &b);
         struct distribution start_us, stamp_us;
@@ -314,7 +321,7 @@ static bool stamps_are_possible(struct rig *rig, const char *mock, bool is_burst
     assert_int_equal(rig->summary.kept, 400);
     assert_int_equal(rig->summary.ttft.n, rig->summary.kept);
     struct early e = look_for_early(rig);
-    compare(rig, &b);
+    compare(rig, &b, 0);
     distribution_of(&b.said[TTFT], &said);
     distribution_of(&b.truth[TTFT], &truth);
     print_message(
@@ -395,7 +402,7 @@ static void five_hundred_streams_are_stamped_truly(void **state) {
         struct disturbance d = run_controlled(&rig);
         assert_int_equal(rig.summary.kept, 1024);
         assert_int_equal(rig.run.overhead.most_streams, 512);
-        compare(&rig, &b);
+        compare(&rig, &b, 0);
         worst_difference(&b, &whose);
         show_overhead(&rig, &b);
         distribution_of(&b.stamp_us, &stamps);
