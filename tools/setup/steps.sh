@@ -109,6 +109,7 @@ step_clang() {
 sanitizer_options="-Dbuildtype=debugoptimized -Dc_args=-g1 -Db_lundef=false"
 
 step_asan() {
+    # Without the test that reads the sources alone.
     # shellcheck disable=SC2086 # a list
     configure asan $sanitizer_options -Db_sanitize=address,undefined &&
         ninja -C build-check/asan &&
