@@ -109,12 +109,12 @@ step_clang() {
 sanitizer_options="-Dbuildtype=debugoptimized -Dc_args=-g1 -Db_lundef=false"
 
 step_asan() {
-    # Without the test that reads the sources alone.
+    # Without the test that reads the sources alone. One test more than cores: some wait for time to pass.
     # shellcheck disable=SC2086 # a list
     configure asan $sanitizer_options -Db_sanitize=address,undefined &&
         ninja -C build-check/asan &&
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
-            run_tests asan --timeout-multiplier 10 --no-suite house &&
+            run_tests asan --timeout-multiplier 10 --num-processes $((jobs + 1)) --no-suite house &&
         build-check/asan/weir score --model models/tiny-k3 --vectors vectors/tiny-k3 --case short-austen
 }
 
@@ -122,7 +122,7 @@ step_tsan() {
     # shellcheck disable=SC2086 # a list
     configure tsan $sanitizer_options -Db_sanitize=thread &&
         TSAN_OPTIONS=halt_on_error=1 \
-            run_tests tsan --timeout-multiplier 10 --suite base --suite cache --suite engine --suite serve
+            run_tests tsan --timeout-multiplier 10 --num-processes $((jobs + 1)) --suite base --suite cache --suite engine --suite serve
 }
 
 # Every model against its golden numbers, on both columns.
