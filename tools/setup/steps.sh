@@ -118,11 +118,12 @@ step_asan() {
         build-check/asan/weir score --model models/tiny-k3 --vectors vectors/tiny-k3 --case short-austen
 }
 
+# Not the tests whose program has one thread.
 step_tsan() {
     # shellcheck disable=SC2086 # a list
     configure tsan $sanitizer_options -Db_sanitize=thread &&
         TSAN_OPTIONS=halt_on_error=1 \
-            run_tests tsan --timeout-multiplier 10 --num-processes $((jobs + 1)) --suite base --suite cache --suite engine --suite serve
+            run_tests tsan --timeout-multiplier 10 --num-processes $((jobs + 1)) --no-suite one-thread --suite base --suite cache --suite engine --suite serve
 }
 
 # Every model against its golden numbers, on both columns.
