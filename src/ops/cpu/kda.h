@@ -22,38 +22,59 @@ ALWAYS uint32_t kda_width(uint32_t dim) {
     return round_up(dim, 32);
 }
 
-/* Rows wanted soon, brought into the second-level cache line by line between arithmetic, so that
- * memory never idles while a core computes. Often and little: a processor drops what it is asked
- * for while all its requests are under way. What is not fetched is only late. */
-enum { AHEAD_ROWS = 192 };
+/* Runs of memory wanted soon, brought into the second-level cache line by line between arithmetic,
+ * so that memory never idles while a core computes. Often and little: a processor drops what it is
+ * asked for while all its requests are under way. What is not fetched is only late. */
+enum { AHEAD_RUNS = 192, LINE = 64 };
 struct ahead {
-    const float *row[AHEAD_ROWS];
-    uint32_t n, next, floats, at; /* the line that comes is in row `next`, at float `at` */
+    const char *at, *end; /* of the run that is under way */
+    uint32_t n, next;
+    struct {
+        const char *at, *end;
+    } run[AHEAD_RUNS];
 };
 
-ALWAYS void ahead_open(struct ahead *a, uint32_t floats) {
-    a->n = a->next = a->at = 0;
-    a->floats = floats;
+ALWAYS void ahead_open(struct ahead *a) {
+    a->n = a->next = 0;
+    a->at = a->end = NULL;
 }
-ALWAYS void ahead_add(struct ahead *a, const float *row) {
-    if (a->n < AHEAD_ROWS)
-        a->row[a->n++] = row;
+/* n floats; behind the last ones they make one run. */
+ALWAYS void ahead_add(struct ahead *a, const float *from, size_t n) {
+    const char *at = (const char *)((uintptr_t)from / LINE * LINE), *end = (const char *)(from + n);
+    if (a->n > 0 && a->run[a->n - 1].end == (const char *)from) {
+        a->run[a->n - 1].end = end;
+    } else if (a->n < AHEAD_RUNS) {
+        a->run[a->n].at = at;
+        a->run[a->n++].end = end;
+    }
 }
-/* `rows` rows, `stride` floats apart. */
-ALWAYS void ahead_rows(struct ahead *a, const float *row, size_t stride, uint32_t rows) {
+/* `rows` rows of n floats, `stride` floats apart. */
+ALWAYS void ahead_rows(struct ahead *a, const float *row, size_t n, size_t stride, uint32_t rows) {
     for (uint32_t i = 0; i < rows; i++)
-        ahead_add(a, row + i * stride);
+        ahead_add(a, row + i * stride, n);
+}
+/* Where a run ends. */
+ALWAYS void ahead_next(struct ahead *a, uint32_t lines) {
+    for (; lines > 0; lines--, a->at += LINE) {
+        if (a->at >= a->end) {
+            if (a->next == a->n)
+                return;
+            a->at = a->run[a->next].at;
+            a->end = a->run[a->next++].end;
+        }
+        __builtin_prefetch(a->at, 0, 2);
+    }
 }
 /* The next `lines` cache lines of them. */
-ALWAYS void ahead_fetch(struct ahead *a, uint32_t lines) {
-    for (; lines > 0 && a->next < a->n; lines--) {
-        __builtin_prefetch(a->row[a->next] + a->at, 0, 2);
-        a->at += 16;
-        if (a->at >= a->floats) {
-            a->at = 0;
-            a->next++;
-        }
+ALWAYS void ahead_fetch(struct ahead *a, const uint32_t lines) {
+    if (a->end - a->at < (ptrdiff_t)lines * LINE) {
+        ahead_next(a, lines);
+        return;
     }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < lines; i++)
+        __builtin_prefetch(a->at + (size_t)i * LINE, 0, 2);
+    a->at += (size_t)lines * LINE;
 }
 /* One head of one sequence while an operation works on it. */
 struct kda_head {

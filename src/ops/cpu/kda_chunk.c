@@ -181,15 +181,15 @@ static void pass_panel(struct chunk *c, uint32_t panel, struct ahead *ahead) {
 static void list_ahead(struct ahead *a, const struct kda_head *h, uint32_t row, uint32_t rows) {
     const struct op_kda *op = h->op;
     size_t at = (size_t)h->head * h->dim, first = h->seq->row0 + (size_t)row;
-    ahead_open(a, h->dim);
+    ahead_open(a);
     for (uint32_t i = 0; i < rows; i++)
-        ahead_add(a, tensor_row(op->go, first + i) + at);
+        ahead_add(a, tensor_row(op->go, first + i) + at, h->dim);
     for (uint32_t i = 0; i < rows; i++)
-        ahead_add(a, tensor_row(op->out, first + i) + at);
+        ahead_add(a, tensor_row(op->out, first + i) + at, h->dim);
     for (uint32_t i = rows; i < rows + CHUNK && row + i < h->seq->rows; i++) {
         for (int part = 0; part < 3; part++)
-            ahead_add(a, tensor_row(kda_projection(op, part), first + i) + at);
-        ahead_add(a, tensor_row(op->z, first + i) + at);
+            ahead_add(a, tensor_row(kda_projection(op, part), first + i) + at, h->dim);
+        ahead_add(a, tensor_row(op->z, first + i) + at, h->dim);
     }
 }
 
@@ -281,7 +281,7 @@ static void chunked(const struct op_kda *op, struct unit u, struct unit next_uni
     cpu_kda_head(&h, op, seq, u.head, &at);
     chunk_take(&c, h.width, &at);
     get_state(&c, &h);
-    ahead_open(&ahead, 0);
+    ahead_open(&ahead);
     uint32_t next = 0;
     for (uint32_t row = 0; row < seq->rows;) {
         uint32_t position = seq->pos0 + row, rows = CHUNK - position % CHUNK;
@@ -307,7 +307,7 @@ static void run_unit(const struct op_kda *op, struct unit u, struct unit next, u
         return;
     }
     struct ahead ahead;
-    ahead_open(&ahead, op->dim);
+    ahead_open(&ahead);
     if (next.seq)
         cpu_kda_list_ahead(&ahead, op, next.seq, next.head);
     cpu_kda_recur(op, u.seq, u.head, scratch, &ahead);

@@ -16,9 +16,9 @@ enum { WIDE = 8 };
 #else
 enum { WIDE = 4 };
 #endif
-/* A head of 128 asks for 1230 lines ahead, in 64 steps of its convolutions and gates at 256 bits
- * and 128 blocks of its sweeps. */
-enum { FETCH_LINES = 7 * WIDE * VL / 32 };
+/* A head of 128 asks for 1,230 lines ahead: ten in each of 32 steps of its convolutions and gates
+ * at 512 bits (64 of five at 256), the others a few with each row of a block of its sweeps. */
+enum { FETCH_LINES = WIDE * VL / 32 };
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {
     return masked ? vloadm(p, m) : vload(p);
@@ -40,7 +40,7 @@ struct block {
 
 /* r += s_d dk_d and o += s_d dq_d */
 ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uint32_t c,
-                       const bool masked, const uint32_t R, const int V) {
+                       const bool masked, const uint32_t R, const int V, struct ahead *ahead) {
     vf r[WIDE], o[WIDE];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
@@ -50,6 +50,8 @@ ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uin
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < R; i++, b.in += b.stride) {
         vf dk = vset(x->dk[d + i]), dq = vset(x->dq[d + i]);
+        if (ahead)
+            ahead_fetch(ahead, FETCH_LINES);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
             vf s = state_load(b.in + v * VL, b.m, masked);
@@ -66,7 +68,7 @@ ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uin
 
 /* s_d = decay_d s_d + k_d u */
 ALWAYS void write_block(const struct kda_step *x, struct block b, uint32_t d, uint32_t c,
-                        const bool masked, const uint32_t R, const int V) {
+                        const bool masked, const uint32_t R, const int V, struct ahead *ahead) {
     vf u[WIDE];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++)
@@ -74,6 +76,8 @@ ALWAYS void write_block(const struct kda_step *x, struct block b, uint32_t d, ui
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < R; i++, b.in += b.stride, b.out += b.stride) {
         vf k = vset(x->k[d + i]), decay = vset(x->decay[d + i]);
+        if (ahead)
+            ahead_fetch(ahead, FETCH_LINES);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++)
             state_store(b.out + v * VL, b.m,
@@ -90,21 +94,19 @@ ALWAYS void group(const enum sweep what, const struct kda_step *last, const stru
     struct block b = {in + d * stride, out + d * stride, stride, vmask(VL)};
     uint32_t c = 0;
     for (; c + WIDE * VL <= cols; c += WIDE * VL, b.in += WIDE * VL, b.out += WIDE * VL) {
-        if (ahead)
-            ahead_fetch(ahead, FETCH_LINES);
         if (what != READ)
-            write_block(last, b, d, c, false, R, WIDE);
+            write_block(last, b, d, c, false, R, WIDE, ahead);
         if (what != WRITE)
             read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
-                       false, R, WIDE);
+                       false, R, WIDE, what == READ ? ahead : NULL);
     }
     for (; c < cols; c += VL, b.in += VL, b.out += VL) {
         b.m = vmask(cols - c);
         if (what != READ)
-            write_block(last, b, d, c, true, R, 1);
+            write_block(last, b, d, c, true, R, 1, NULL);
         if (what != WRITE)
             read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
-                       true, R, 1);
+                       true, R, 1, NULL);
     }
 }
 
@@ -241,15 +243,15 @@ void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct b
         return;
     const float *taps[3] = {op->q_taps, op->k_taps, op->v_taps};
     for (int part = 0; part < 3; part++) {
-        ahead_rows(a, taps[part] + at * op->taps, dim, op->taps);
-        ahead_add(a, tensor_row(kda_projection(op, part), seq->row0) + at);
+        ahead_add(a, taps[part] + at * op->taps, (size_t)dim * op->taps);
+        ahead_add(a, tensor_row(kda_projection(op, part), seq->row0) + at, dim);
     }
-    ahead_add(a, tensor_row(op->z, seq->row0) + at);
-    ahead_add(a, tensor_row(op->go, seq->row0) + at);
+    ahead_add(a, tensor_row(op->z, seq->row0) + at, dim);
+    ahead_add(a, tensor_row(op->go, seq->row0) + at, dim);
     if (seq->from < 0)
         return;
-    ahead_rows(a, kda_window(op, seq->from) + at, width, past);
-    ahead_rows(a, kda_state(op, seq->from, head), dim, dim);
+    ahead_rows(a, kda_window(op, seq->from) + at, dim, width, past);
+    ahead_add(a, kda_state(op, seq->from, head), (size_t)dim * dim);
 }
 
 void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work work) {
@@ -262,7 +264,7 @@ void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work 
     while (work_next(&work, units, &s))
         for (uint32_t unit = s.begin; unit < s.end; unit++) {
             const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
-            ahead_open(&ahead, op->dim);
+            ahead_open(&ahead);
             if (unit + 1 < units && unit + 1 != others)
                 cpu_kda_list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
                                    (unit + 1) % op->heads);
