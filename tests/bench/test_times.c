@@ -130,8 +130,8 @@ static struct disturbance run_controlled(struct rig *rig) {
     return d;
 }
 
-/* Late wakings of a quarter of the bound, or as much of the processors gone as makes the 90th
- * percentile: nobody could have kept it. */
+/* Late wakings, or waits for a processor, of a quarter of the bound, or a twentieth of the
+ * processors taken away: nobody could have kept it. */
 static bool was_disturbed(struct disturbance d, const struct distribution *mock_us) {
     return d.clock_us > BOUND_MS * 250 || d.waited_us > BOUND_MS * 250 || d.stolen > 0.05 ||
            mock_us->p90 > BOUND_MS * 250;
@@ -173,9 +173,9 @@ static void add_said(struct both *b, const struct rig *rig, const struct call_re
                    (double)(c->chunk[i] - rig->unix_offset - r->piece[i].before) * 1e-3);
 }
 
-/* Without the calls of the first moments, where every lane begins at once: one waits for another in
- * the mock's single thread, whose memory is fresh too, and that is the server's time, which the
- * mock's own record begins behind. */
+/* Without the calls of the first moments, where every lane begins at once: how long one waits for
+ * another in the mock's single thread is the server's time, and the mock's own record begins behind
+ * it. */
 static void compare(struct rig *rig, struct both *b, int64_t first_moments) {
     int64_t begin = INT64_MAX;
     memset(b, 0, sizeof *b);

@@ -153,22 +153,25 @@ static void mixed_asks(weir_engine *e, struct ask *a, uint64_t seed) {
 
 static struct ask alone[REQUESTS], other[REQUESTS];
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { SLOW = 1 }; /* the same paths in a tenth of the time */
+#else
+enum { SLOW = 0 };
+#endif
+
 /* -------------------------------------------------------------------------------------- the ways
  */
 
 static void a_batch_of_sixteen_equals_each_alone_whatever_the_budget(void **state) {
     static const char *const models[] = {MICRO, LINEAR};
-#if defined(__SANITIZE_THREAD__) /* the same paths in a tenth of the time */
+#if defined(__SANITIZE_THREAD__)
     static const uint32_t budgets[] = {100};
-    enum { FIRST = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
     static const uint32_t budgets[] = {7};
-    enum { FIRST = 1 };
 #else
     static const uint32_t budgets[] = {1024, 7, 100, 64, 63, 1};
-    enum { FIRST = 0 };
 #endif
-    for (int m = FIRST; m < 2; m++) {
+    for (int m = SLOW; m < 2; m++) {
         weir_options o = exact();
         weir_engine *e = open_engine(models[m], &o);
         mixed_asks(e, alone, (uint64_t)m + 1);
@@ -195,12 +198,7 @@ static void two_threads_equal_one(void **state) {
     memcpy(other, alone, sizeof other);
     answer_all(e, alone, REQUESTS);
     weir_close(e);
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    enum { LEAST = 3 };
-#else
-    enum { LEAST = 2 };
-#endif
-    for (uint32_t threads = LEAST; threads <= 3; threads++) {
+    for (uint32_t threads = SLOW ? 3 : 2; threads <= 3; threads++) {
         o.threads = threads;
         e = open_engine(MICRO, &o);
         answer_all(e, other, REQUESTS);

@@ -80,7 +80,7 @@ static void whole_prompt_equals_chunks_equals_token_by_token(void **state) {
             rig_ids(ids, n, g.m.vocab, n);
             struct outcome whole = outcome_of(&g, 0, runner_prefill(g.r, 0, ids, n, LONGEST));
             uint32_t chunks[] = {1, 7, 64, 100};
-            for (size_t c = RIG_SLOW; c < (RIG_SLOW ? 2 : 4); c++) {
+            for (size_t c = RIG_SLOW ? 1 : 0; c < (RIG_SLOW ? 2 : 4); c++) {
                 runner_reset(g.r, 0);
                 struct outcome cut = outcome_of(&g, 0, runner_prefill(g.r, 0, ids, n, chunks[c]));
                 assert_same(&g, &whole, &cut, models[k], n);

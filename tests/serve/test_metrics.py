@@ -4,11 +4,11 @@ usage: test_metrics.py PATH_OF_weir [unittest arguments]
 """
 import re
 import sys
-import time
 import unittest
 
 import test_api
 from test_api import END, Server, encode, post, request
+from test_http import wait_for
 
 CHAT = "/v1/chat/completions"
 LONG = "The river runs past the mill and the weir holds it back. " * 40
@@ -74,9 +74,7 @@ class PrefixCache(unittest.TestCase):
         ask("4 " + LONG)
         pools = "weir_kv_pages", "weir_state_slots"
         # A step that was under way when the answer ended keeps what it writes until it comes back.
-        end = time.monotonic() + 20
-        while any(test_api.SERVER.metric(pool + "_used") for pool in pools) and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_for(lambda: not any(test_api.SERVER.metric(pool + "_used") for pool in pools), 20)
         for pool in pools:
             used, cached, free, total = (test_api.SERVER.metric(pool + end) for end in ("_used", "_cached", "_free", ""))
             self.assertEqual(used, 0)

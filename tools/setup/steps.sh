@@ -100,7 +100,7 @@ step_gcc() {
 # The other compiler: its warnings, and what it makes of the computing rooms. Other rooms have
 # nothing that depends on a compiler; they run as gcc's and under sanitizers.
 step_clang() {
-    CC=clang configure clang -Dwerror=true -Dquick=true && ninja -C build-check/clang &&
+    CC=clang configure clang -Dwerror=true && ninja -C build-check/clang &&
         run_tests clang --suite base --suite text --suite model --suite ops --suite load --suite forward
 }
 

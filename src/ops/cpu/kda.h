@@ -27,24 +27,24 @@ ALWAYS uint32_t kda_width(uint32_t dim) {
  * asked for while all its requests are under way. What is not fetched is only late. */
 enum { AHEAD_RUNS = 192, LINE = 64 };
 struct ahead {
-    const char *at, *end; /* of the run that is under way */
+    uintptr_t at, end; /* of the run that is under way; `at` may pass the end */
     uint32_t n, next;
     struct {
-        const char *at, *end;
+        uintptr_t at, end;
     } run[AHEAD_RUNS];
 };
 
 ALWAYS void ahead_open(struct ahead *a) {
     a->n = a->next = 0;
-    a->at = a->end = NULL;
+    a->at = a->end = 0;
 }
-/* n floats; behind the last ones they make one run. */
+/* n floats; right behind the last ones they make one run with them. */
 ALWAYS void ahead_add(struct ahead *a, const float *from, size_t n) {
-    const char *at = (const char *)((uintptr_t)from / LINE * LINE), *end = (const char *)(from + n);
-    if (a->n > 0 && a->run[a->n - 1].end == (const char *)from) {
+    const uintptr_t at = (uintptr_t)from, end = at + n * sizeof *from;
+    if (a->n > 0 && a->run[a->n - 1].end == at) {
         a->run[a->n - 1].end = end;
     } else if (a->n < AHEAD_RUNS) {
-        a->run[a->n].at = at;
+        a->run[a->n].at = at / LINE * LINE;
         a->run[a->n++].end = end;
     }
 }
@@ -53,7 +53,7 @@ ALWAYS void ahead_rows(struct ahead *a, const float *row, size_t n, size_t strid
     for (uint32_t i = 0; i < rows; i++)
         ahead_add(a, row + i * stride, n);
 }
-/* Where a run ends. */
+/* Over the end of a run. */
 ALWAYS void ahead_next(struct ahead *a, uint32_t lines) {
     for (; lines > 0; lines--, a->at += LINE) {
         if (a->at >= a->end) {
@@ -62,19 +62,20 @@ ALWAYS void ahead_next(struct ahead *a, uint32_t lines) {
             a->at = a->run[a->next].at;
             a->end = a->run[a->next++].end;
         }
-        __builtin_prefetch(a->at, 0, 2);
+        __builtin_prefetch((const void *)a->at, 0, 2);
     }
 }
 /* The next `lines` cache lines of them. */
 ALWAYS void ahead_fetch(struct ahead *a, const uint32_t lines) {
-    if (a->end - a->at < (ptrdiff_t)lines * LINE) {
+    const uintptr_t at = a->at;
+    if (at + (uintptr_t)lines * LINE > a->end) {
         ahead_next(a, lines);
         return;
     }
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < lines; i++)
-        __builtin_prefetch(a->at + (size_t)i * LINE, 0, 2);
-    a->at += (size_t)lines * LINE;
+        __builtin_prefetch((const void *)(at + (uintptr_t)i * LINE), 0, 2);
+    a->at = at + (uintptr_t)lines * LINE;
 }
 /* One head of one sequence while an operation works on it. */
 struct kda_head {

@@ -21,26 +21,29 @@ struct gemv {
     uint32_t first, pieces; /* pieces of 8 columns a lane of the first term, and of both */
     uint32_t row0;          /* of W */
 };
-/* Where a piece lies for this lane. */
+/* Where a piece lies for this lane, which takes `each` columns of it. */
 struct gemv_piece {
     uint32_t term, k, cols;
 };
-GPU_FN struct gemv_piece piece_of(const struct gemv *g, uint32_t piece) {
+GPU_FN struct gemv_piece piece_of(const struct gemv *g, uint32_t piece, const uint32_t each) {
     const uint32_t term = piece >= g->first ? 1 : 0;
-    const struct gemv_piece p = {term,
-                                 (piece - (term ? g->first : 0)) * 8 * GPU_WAVE + gpu_lane() * 8,
-                                 term ? g->part->cols2 : g->part->cols};
+    const struct gemv_piece p = {
+        term, (piece - (term ? g->first : 0)) * each * GPU_WAVE + gpu_lane() * each,
+        term ? g->part->cols2 : g->part->cols};
     return p;
 }
-
 /* Beyond the last row: the last once more, and nothing is done with it. */
+GPU_FN uint64_t gemv_row(const struct gemv *g, uint32_t r) {
+    return g->row0 + r < g->part->rows ? g->row0 + r : g->part->rows - 1;
+}
+
 GPU_FN void fetch_w(const struct gemv *g, struct gpu_u4 *stage, uint32_t piece) {
     if (piece < g->pieces) {
-        const struct gemv_piece p = piece_of(g, piece);
+        const struct gemv_piece p = piece_of(g, piece, 8);
         const uint16_t *w = matrix_of(g->part, p.term);
         GPU_UNROLL
         for (uint32_t r = 0; r < GEMV_ROWS; r++) {
-            const uint64_t row = g->row0 + r < g->part->rows ? g->row0 + r : g->part->rows - 1;
+            const uint64_t row = gemv_row(g, r);
             if (p.k < p.cols)
                 gpu_copy16(stage + r * GPU_WAVE + gpu_lane(), w + row * p.cols + p.k, true);
         }
@@ -49,7 +52,7 @@ GPU_FN void fetch_w(const struct gemv *g, struct gpu_u4 *stage, uint32_t piece) 
 }
 GPU_FN void load_x(const struct gemv *g, struct gpu_u4 *x, uint32_t piece, const uint32_t most) {
     const struct gpu_u4 none = {0, 0, 0, 0};
-    const struct gemv_piece p = piece_of(g, piece);
+    const struct gemv_piece p = piece_of(g, piece, 8);
     const uint16_t *from = x_of(g->part, p.term);
     const uint32_t stride = p.term ? g->part->x2_stride : g->part->x_stride;
     GPU_UNROLL
@@ -137,17 +140,12 @@ GPU_FN void gemv(const struct gpu_linear *a, struct gpu_u4 *rings, float *parts,
     GPU_ROLLED
     for (uint32_t piece = share; piece < g.pieces; piece += split) {
         struct gpu_u4 *stage = ring + here * VECTORS, x[ROWS_MOST];
-        const struct gemv_piece p = piece_of(&g, piece);
+        const struct gemv_piece p = piece_of(&g, piece, 8);
         GPU_UNROLL
         for (uint32_t m = 0; m < most; m++)
             x[m] = next[m];
         load_x(&g, next, piece + split, most);
-        if (stages == 4) /* a constant is wanted */
-            gpu_copy_wait(3);
-        else if (stages == 3)
-            gpu_copy_wait(2);
-        else
-            gpu_copy_wait(1);
+        wait_for_stage(stages);
         if (p.k < p.cols)
             multiply(acc, stage, x, most);
         fetch_w(&g, stage, piece + stages * split);

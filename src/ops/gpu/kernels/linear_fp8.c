@@ -10,44 +10,31 @@
 enum { LANE_CODES = 16 };
 #define HALF_SHIFT 0x1p60f
 
-/* Where a piece of codes lies for this lane. */
-GPU_FN struct gemv_piece codes_piece(const struct gemv *g, uint32_t piece) {
-    const uint32_t term = piece >= g->first ? 1 : 0;
-    const struct gemv_piece p = {
-        term, ((piece - (term ? g->first : 0)) * GPU_WAVE + gpu_lane()) * LANE_CODES,
-        term ? g->part->cols2 : g->part->cols};
-    return p;
-}
-/* Beyond the last row: the last once more, and nothing is done with it. */
-GPU_FN uint64_t codes_row(const struct gemv *g, uint32_t r) {
-    return g->row0 + r < g->part->rows ? g->row0 + r : g->part->rows - 1;
-}
-
 GPU_FN void fetch_codes(const struct gemv *g, struct gpu_u4 *stage, uint32_t piece) {
     if (piece < g->pieces) {
-        const struct gemv_piece p = codes_piece(g, piece);
+        const struct gemv_piece p = piece_of(g, piece, LANE_CODES);
         const uint8_t *w = codes_of(g->part, p.term);
         GPU_UNROLL
         for (uint32_t r = 0; r < GEMV_ROWS; r++)
             if (p.k < p.cols)
                 gpu_copy16(stage + r * GPU_WAVE + gpu_lane(),
-                           w + codes_row(g, r) * GPU_FP8_ROW(p.cols) + p.k, true);
+                           w + gemv_row(g, r) * GPU_FP8_ROW(p.cols) + p.k, true);
     }
     gpu_copy_commit();
 }
 GPU_FN void load_scales(const struct gemv *g, float *scale, uint32_t piece) {
-    const struct gemv_piece p = codes_piece(g, piece);
+    const struct gemv_piece p = piece_of(g, piece, LANE_CODES);
     const float *from = scales_of(g->part, p.term, p.cols);
     GPU_UNROLL
     for (uint32_t r = 0; r < GEMV_ROWS; r++)
         if (piece < g->pieces && p.k < p.cols)
-            scale[r] = from[codes_row(g, r) * GPU_FP8_SCALES(p.cols) + p.k / GPU_FP8_SCALED];
+            scale[r] = from[gemv_row(g, r) * GPU_FP8_SCALES(p.cols) + p.k / GPU_FP8_SCALED];
 }
 /* Two vectors of each row; columns are multiples of 8, so that the second may not be there. */
 GPU_FN void load_x_of_codes(const struct gemv *g, struct gpu_u4 (*x)[2], uint32_t piece,
                             const uint32_t most) {
     const struct gpu_u4 none = {0, 0, 0, 0};
-    const struct gemv_piece p = codes_piece(g, piece);
+    const struct gemv_piece p = piece_of(g, piece, LANE_CODES);
     const uint16_t *from = x_of(g->part, p.term);
     const uint32_t stride = p.term ? g->part->x2_stride : g->part->x_stride;
     GPU_UNROLL
@@ -126,7 +113,7 @@ GPU_FN void gemv_codes(const struct gpu_linear *a, const struct gpu_linear_part 
     for (uint32_t piece = share; piece < g.pieces; piece += split) {
         struct gpu_u4 *stage = ring + here * VECTORS, x[ROWS_MOST][2];
         float scale[GEMV_ROWS];
-        const struct gemv_piece p = codes_piece(&g, piece);
+        const struct gemv_piece p = piece_of(&g, piece, LANE_CODES);
         GPU_UNROLL
         for (uint32_t m = 0; m < most; m++) {
             x[m][0] = next[m][0];
@@ -137,12 +124,7 @@ GPU_FN void gemv_codes(const struct gpu_linear *a, const struct gpu_linear_part 
             scale[r] = next_scale[r];
         load_x_of_codes(&g, next, piece + split, most);
         load_scales(&g, next_scale, piece + split);
-        if (stages == 4) /* a constant is wanted */
-            gpu_copy_wait(3);
-        else if (stages == 3)
-            gpu_copy_wait(2);
-        else
-            gpu_copy_wait(1);
+        wait_for_stage(stages);
         if (p.k < p.cols)
             multiply_codes(acc, stage, scale, x, most);
         fetch_codes(&g, stage, piece + stages * split);

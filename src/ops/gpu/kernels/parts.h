@@ -25,6 +25,20 @@ GPU_FN void put(const struct gpu_linear_part *part, uint32_t x_row, uint32_t w_r
         part->y16[at] = gpu_to_bf16(sum);
 }
 
+/* Of a ring of `stages`, each copied as one group, the oldest is there. */
+GPU_FN void wait_for_stage(const uint32_t stages) {
+    if (stages == 5) /* a constant is wanted */
+        gpu_copy_wait(4);
+    else if (stages == 4)
+        gpu_copy_wait(3);
+    else if (stages == 3)
+        gpu_copy_wait(2);
+    else if (stages == 2)
+        gpu_copy_wait(1);
+    else
+        gpu_copy_wait(0);
+}
+
 /* Where the term's matrix begins for this block's step, and its x. */
 GPU_FN const uint16_t *matrix_of(const struct gpu_linear_part *part, uint32_t term) {
     return (term ? part->w2 : part->w) + (uint64_t)gpu_block_y() * part->w_step;

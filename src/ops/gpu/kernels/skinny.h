@@ -147,14 +147,7 @@ GPU_FN void skinny(const struct gpu_linear *a, struct gpu_u4 *ring, float *parts
     GPU_ROLLED
     for (uint32_t piece = wave; piece < s.pieces; piece += waves) {
         struct gpu_u4 *stage = mine + here * vectors;
-        if (stages == 5) /* a constant is wanted */
-            gpu_copy_wait(4);
-        else if (stages == 4)
-            gpu_copy_wait(3);
-        else if (stages == 3)
-            gpu_copy_wait(2);
-        else
-            gpu_copy_wait(1);
+        wait_for_stage(stages);
         multiply_stage(acc, stage, tiles, groups);
         fetch_w(&s, stage, piece + stages * waves, tiles);
         fetch_x(&s, stage, piece + stages * waves, tiles, groups);

@@ -153,14 +153,7 @@ GPU_FN void skinny_codes(const struct gpu_linear *a, const struct gpu_linear_par
         for (uint32_t half = 0; half < HALVES; half++) {
             struct gpu_u4 *stage = mine + here * vectors;
             const uint32_t then = half + stages;
-            if (stages == 4) /* a constant is wanted */
-                gpu_copy_wait(3);
-            else if (stages == 3)
-                gpu_copy_wait(2);
-            else if (stages == 2)
-                gpu_copy_wait(1);
-            else
-                gpu_copy_wait(0);
+            wait_for_stage(stages);
             multiply_codes(acc, stage, tiles, groups);
             fetch_codes(&s, stage, group + then / HALVES * waves, then % HALVES, tiles);
             fetch_x_of_codes(&s, stage, group + then / HALVES * waves, then % HALVES, tiles,
