@@ -100,7 +100,7 @@ struct kda_tokens {
 size_t cpu_kda_head_bytes(const struct op_kda *op);
 void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batch_seq *seq,
                   uint32_t head, unsigned char **scratch);
-/* Rows [row, row + rows) of the sequence to the first rows of t. */
+/* Rows [row, row + rows) of the sequence to the first rows of t. ahead: as in a sweep. */
 void cpu_kda_tokens(const struct kda_head *h, uint32_t row, uint32_t rows,
                     const struct kda_tokens *t, struct ahead *ahead);
 /* The gated norm of o into the output row. */
@@ -120,6 +120,16 @@ ALWAYS struct tensor kda_projection(const struct op_kda *op, int part) {
     return part == 0 ? op->q : part == 1 ? op->k : op->v;
 }
 
+/* Of a state that is read from memory: how many rows a sweep asks ahead, and how many the work
+ * before it has asked for, so that the sweep does not begin cold. */
+enum { SOON_ROWS = 16, FIRST_ROWS = 32 };
+
+/* One head of one sequence. seq NULL: none. */
+struct kda_unit {
+    const struct batch_seq *seq;
+    uint32_t head;
+};
+
 /* One token on its way through `cols` columns of a state. v: the token's values; u: their
  * correction; o: the read-out; dk and dq: decay*k and decay*q. v, u and o are whole vectors. */
 struct kda_step {
@@ -134,11 +144,12 @@ void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struc
  * holds then is read. ahead: rows to fetch meanwhile, or NULL. */
 void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, const float *in,
                    float *out, size_t stride, uint32_t rows, uint32_t cols, struct ahead *ahead);
-/* Adds what the first token of a head reads: state, window, taps and activations. */
-void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
-                        uint32_t head);
-/* All rows of one head of a sequence by the recurrence. */
-void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
-                   void *scratch, struct ahead *ahead);
+/* Adds what the first token of a head reads: `rows` rows of its state, window, taps and
+ * activations. */
+void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, struct kda_unit u, uint32_t rows);
+/* All rows of one head of a sequence by the recurrence. next: what its member does then, which
+ * begins with so many rows of its state. */
+void cpu_kda_recur(const struct op_kda *op, struct kda_unit u, struct kda_unit next,
+                   uint32_t next_rows, void *scratch);
 
 #endif

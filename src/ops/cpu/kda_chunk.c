@@ -213,19 +213,13 @@ static void run_tokens(struct chunk *c, uint32_t rows) {
     }
 }
 
-/* One head of one sequence, and what its member is likely to do next (seq NULL: nothing). */
-struct unit {
-    const struct batch_seq *seq;
-    uint32_t head;
-};
-
 /* next: what comes behind the last chunk of a sequence. */
 static void run_chunk(struct chunk *c, const struct kda_head *h, uint32_t row, uint32_t rows,
-                      const struct unit *next, struct ahead *ahead) {
+                      const struct kda_unit *next, struct ahead *ahead) {
     cpu_kda_tokens(h, row, rows, &c->t, ahead);
     list_ahead(ahead, h, row, rows);
-    if (next && next->seq)
-        cpu_kda_list_ahead(ahead, h->op, next->seq, next->head);
+    if (next && next->seq && next->seq->slot >= 0)
+        cpu_kda_list_ahead(ahead, h->op, *next, h->dim);
     if (rows < SHORT_CHUNK) {
         run_tokens(c, rows);
     } else {
@@ -272,7 +266,8 @@ static void put_state(const struct chunk *c, const struct kda_head *h, uint32_t 
     cpu_kda_put_window(h, rows, slot);
 }
 
-static void chunked(const struct op_kda *op, struct unit u, struct unit next_unit, void *scratch) {
+static void chunked(const struct op_kda *op, struct kda_unit u, struct kda_unit next_unit,
+                    void *scratch) {
     const struct batch_seq *seq = u.seq;
     unsigned char *at = scratch;
     struct kda_head h;
@@ -298,19 +293,15 @@ static void chunked(const struct op_kda *op, struct unit u, struct unit next_uni
     put_state(&c, &h, seq->rows, seq->slot);
 }
 
-static void run_unit(const struct op_kda *op, struct unit u, struct unit next, uint32_t least,
-                     void *scratch) {
+static void run_unit(const struct op_kda *op, struct kda_unit u, struct kda_unit next,
+                     uint32_t least, void *scratch) {
     if (u.seq->slot < 0)
         return;
     if (u.seq->rows >= least) {
         chunked(op, u, next, scratch);
         return;
     }
-    struct ahead ahead;
-    ahead_open(&ahead);
-    if (next.seq)
-        cpu_kda_list_ahead(&ahead, op, next.seq, next.head);
-    cpu_kda_recur(op, u.seq, u.head, scratch, &ahead);
+    cpu_kda_recur(op, u, next, next.seq && next.seq->rows >= least ? op->dim : FIRST_ROWS, scratch);
 }
 
 /* Units go through the sequences of one head, then of the next: long sequences and short ones are
@@ -322,9 +313,9 @@ void cpu_kda_prefill(const struct op_kda *op, const struct batch *b, struct work
     unsigned before = vflush();
     while (work_next(&work, units, &s))
         for (uint32_t i = s.begin; i < s.end; i++) {
-            struct unit u = {&b->seqs[seqs.begin + i % n], i / n}, next = {0};
+            struct kda_unit u = {&b->seqs[seqs.begin + i % n], i / n}, next = {0};
             if (i + 1 < units)
-                next = (struct unit){&b->seqs[seqs.begin + (i + 1) % n], (i + 1) / n};
+                next = (struct kda_unit){&b->seqs[seqs.begin + (i + 1) % n], (i + 1) / n};
             run_unit(op, u, next, how->chunks, work.scratch);
         }
     vunflush(before);

@@ -3,9 +3,10 @@
  *   r = S^T A k and o' = S^T A q in one sweep over the old state, u = beta (v - r), then
  *   S = A S + k u^T in another; the read-out after the update is o = o' + (q.k) u.
  * A state comes from memory once and goes there once: between its two sweeps it lies in the
- * second-level cache. It gets there while the head before it is computed, a few rows at a time, so
- * that memory works all the time: what is too far away for a processor's own prefetching, and for
- * a core that has exponentials to do. */
+ * second-level cache. The first sweep asks for the rows it will soon read; the second, for which
+ * nothing is to come, for what the next head begins with. To ask for the whole next head instead
+ * leaves memory no more idle and takes half as long again where a processor prefetches by itself:
+ * every line then goes through the second-level cache once more. */
 #include "ops/cpu/kda.h"
 
 /* Rows of a group, and vectors of columns in registers: of sums of two kinds, or of corrections. */
@@ -16,9 +17,10 @@ enum { WIDE = 8 };
 #else
 enum { WIDE = 4 };
 #endif
-/* A head of 128 asks for 1,230 lines ahead: ten in each of 32 steps of its convolutions and gates
- * at 512 bits (64 of five at 256), the others a few with each row of a block of its sweeps. */
-enum { FETCH_LINES = WIDE * VL / 32 };
+/* A head of 128 begins with 472 lines: its taps, its activations, its window and FIRST_ROWS of its
+ * state; the head before asks for four of them with a row of its second sweep. OWN_ROWS more are
+ * asked for by its convolutions and gates, which need 320 lines for that. */
+enum { FETCH_LINES = WIDE * VL / 32, OWN_ROWS = 40 };
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {
     return masked ? vloadm(p, m) : vload(p);
@@ -38,9 +40,17 @@ struct block {
     vm m;
 };
 
-/* r += s_d dk_d and o += s_d dq_d */
+/* n floats of the row that follows SOON_ROWS behind `in`, which may lie behind the state. */
+ALWAYS void read_soon(const float *in, size_t stride, const uint32_t n) {
+    const uintptr_t at = (uintptr_t)in + SOON_ROWS * stride * sizeof *in;
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < n * sizeof *in; i += LINE)
+        __builtin_prefetch((const void *)(at + i), 0, 3);
+}
+/* r += s_d dk_d and o += s_d dq_d. soon: the state comes from memory. Into the first cache: a line
+ * asked for SOON_ROWS ahead is still there when it is read. */
 ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uint32_t c,
-                       const bool masked, const uint32_t R, const int V, struct ahead *ahead) {
+                       const bool masked, const uint32_t R, const int V, const bool soon) {
     vf r[WIDE], o[WIDE];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
@@ -50,8 +60,8 @@ ALWAYS void read_block(const struct kda_step *x, struct block b, uint32_t d, uin
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < R; i++, b.in += b.stride) {
         vf dk = vset(x->dk[d + i]), dq = vset(x->dq[d + i]);
-        if (ahead)
-            ahead_fetch(ahead, FETCH_LINES);
+        if (soon)
+            read_soon(b.in, b.stride, V * VL);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
             vf s = state_load(b.in + v * VL, b.m, masked);
@@ -98,7 +108,7 @@ ALWAYS void group(const enum sweep what, const struct kda_step *last, const stru
             write_block(last, b, d, c, false, R, WIDE, ahead);
         if (what != WRITE)
             read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
-                       false, R, WIDE, what == READ ? ahead : NULL);
+                       false, R, WIDE, what == READ && ahead);
     }
     for (; c < cols; c += VL, b.in += VL, b.out += VL) {
         b.m = vmask(cols - c);
@@ -106,7 +116,7 @@ ALWAYS void group(const enum sweep what, const struct kda_step *last, const stru
             write_block(last, b, d, c, true, R, 1, NULL);
         if (what != WRITE)
             read_block(next, what == READ ? b : (struct block){b.out, b.out, stride, b.m}, d, c,
-                       true, R, 1, NULL);
+                       true, R, 1, false);
     }
 }
 
@@ -203,9 +213,17 @@ static void take_step(struct kda_step *s, const struct kda_head *h, uint32_t r, 
     cpu_kda_reads(&t, 0, h->width, s);
 }
 
-void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_t head,
-                   void *scratch, struct ahead *ahead) {
-    uint32_t dim = op->dim, next = 0;
+void cpu_kda_recur(const struct op_kda *op, struct kda_unit unit, struct kda_unit next_unit,
+                   uint32_t next_rows, void *scratch) {
+    const struct batch_seq *seq = unit.seq;
+    uint32_t dim = op->dim, head = unit.head, next = 0;
+    struct ahead ahead;
+    ahead_open(&ahead);
+    if (seq->from >= 0 && dim > FIRST_ROWS)
+        ahead_add(&ahead, kda_state(op, seq->from, head) + FIRST_ROWS * dim,
+                  (size_t)dim * (dim - FIRST_ROWS < OWN_ROWS ? dim - FIRST_ROWS : OWN_ROWS));
+    if (next_unit.seq && next_unit.seq->slot >= 0)
+        cpu_kda_list_ahead(&ahead, op, next_unit, next_rows);
     float *out = kda_state(op, seq->slot, head);
     const float *in = seq->from < 0 ? out : kda_state(op, seq->from, head);
     unsigned char *tokens = scratch;
@@ -216,60 +234,58 @@ void cpu_kda_recur(const struct op_kda *op, const struct batch_seq *seq, uint32_
         memset(out, 0, (size_t)dim * dim * sizeof(float));
     for (uint32_t r = 0; r < seq->rows; r++) {
         struct kda_step *s = &step[r % 2];
-        take_step(s, &h, r, tokens + r % 2 * token_bytes(h.width), ahead);
-        cpu_kda_sweep(last, s, in, out, dim, dim, dim, ahead);
+        take_step(s, &h, r, tokens + r % 2 * token_bytes(h.width), &ahead);
+        cpu_kda_sweep(last, s, in, out, dim, dim, dim, &ahead);
         cpu_kda_output(&h, r, s->o);
         in = last ? out : in;
         last = s;
         for (; next < seq->n_checkpoints && seq->checkpoints[next].position == seq->pos0 + r + 1;
              next++) {
             if (last)
-                cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, ahead);
+                cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, &ahead);
             in = out;
             last = NULL;
             put_checkpoint(&h, r + 1, seq->checkpoints[next].slot, out);
         }
     }
     if (last)
-        cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, ahead);
+        cpu_kda_sweep(last, NULL, in, out, dim, dim, dim, &ahead);
     cpu_kda_put_window(&h, seq->rows, seq->slot);
 }
 
-void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, const struct batch_seq *seq,
-                        uint32_t head) {
+void cpu_kda_list_ahead(struct ahead *a, const struct op_kda *op, struct kda_unit u,
+                        uint32_t rows) {
+    const struct batch_seq *seq = u.seq;
     uint32_t dim = op->dim, past = 3 * (op->taps - 1);
-    size_t width = (size_t)op->heads * dim, at = (size_t)head * dim;
-    if (seq->slot < 0)
-        return;
+    size_t width = (size_t)op->heads * dim, at = (size_t)u.head * dim;
     const float *taps[3] = {op->q_taps, op->k_taps, op->v_taps};
     for (int part = 0; part < 3; part++) {
         ahead_add(a, taps[part] + at * op->taps, (size_t)dim * op->taps);
         ahead_add(a, tensor_row(kda_projection(op, part), seq->row0) + at, dim);
     }
+    ahead_add(a, op->dt + at, dim);
     ahead_add(a, tensor_row(op->z, seq->row0) + at, dim);
     ahead_add(a, tensor_row(op->go, seq->row0) + at, dim);
     if (seq->from < 0)
         return;
     ahead_rows(a, kda_window(op, seq->from) + at, dim, width, past);
-    ahead_add(a, kda_state(op, seq->from, head), (size_t)dim * dim);
+    ahead_add(a, kda_state(op, seq->from, u.head), (size_t)dim * (rows < dim ? rows : dim));
 }
 
 void cpu_kda_decode(const struct op_kda *op, const struct batch *b, struct work work) {
     struct span seqs = batch_class(b, op->which), s;
     uint32_t units = (seqs.end - seqs.begin) * op->heads;
     uint32_t others = work_span(work, units).end; /* whose head that is fetches it */
-    struct ahead ahead;
     variant_of(&work);
     unsigned before = vflush();
     while (work_next(&work, units, &s))
-        for (uint32_t unit = s.begin; unit < s.end; unit++) {
-            const struct batch_seq *seq = &b->seqs[seqs.begin + unit / op->heads];
-            ahead_open(&ahead);
-            if (unit + 1 < units && unit + 1 != others)
-                cpu_kda_list_ahead(&ahead, op, &b->seqs[seqs.begin + (unit + 1) / op->heads],
-                                   (unit + 1) % op->heads);
-            if (seq->slot >= 0)
-                cpu_kda_recur(op, seq, unit % op->heads, work.scratch, &ahead);
+        for (uint32_t i = s.begin; i < s.end; i++) {
+            struct kda_unit u = {&b->seqs[seqs.begin + i / op->heads], i % op->heads}, next = {0};
+            if (i + 1 < units && i + 1 != others)
+                next = (struct kda_unit){&b->seqs[seqs.begin + (i + 1) / op->heads],
+                                         (i + 1) % op->heads};
+            if (u.seq->slot >= 0)
+                cpu_kda_recur(op, u, next, FIRST_ROWS, work.scratch);
         }
     vunflush(before);
 }
