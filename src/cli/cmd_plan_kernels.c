@@ -26,9 +26,9 @@ static const struct option_spec what_options[] = {
      .value = "P",
      .type = OPTION_CHOICE,
      .offset = AT(preset),
-     .choices = "kimi-k3|kimi-linear|kimi-k2|tiny",
+     .choices = "kimi-k3|kimi-linear|kimi-k2|mid|tiny",
      .fallback = "kimi-k3",
-     .offered = "kimi-k3|kimi-linear|tiny",
+     .offered = "kimi-k3|kimi-linear|mid|tiny",
      .refusal = "this build does not run that family",
      .against = "model",
      .help = "Dimensions of a published model."},
@@ -221,7 +221,7 @@ static void print_plan(const struct kernel_plan *p, const struct kernel_machine 
 }
 
 static int run_plan_kernels(void *record, weir_error *err) {
-    static const char *const preset[] = {"kimi-k3", "kimi-linear", "kimi-k2", "tiny"};
+    static const char *const preset[] = {"kimi-k3", "kimi-linear", "kimi-k2", "mid", "tiny"};
     const struct plan_kernels_args *a = record;
     const struct kernel_load load = {.tp = a->tp,
                                      .dcp = a->dcp,

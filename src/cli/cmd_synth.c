@@ -21,8 +21,8 @@ static const struct option_spec synth_options[] = {
      .value = "P",
      .type = OPTION_CHOICE,
      .offset = AT(preset),
-     .choices = "kimi-k3|kimi-linear|kimi-k2|tiny",
-     .offered = "kimi-k3|kimi-linear|tiny",
+     .choices = "kimi-k3|kimi-linear|kimi-k2|mid|tiny",
+     .offered = "kimi-k3|kimi-linear|mid|tiny",
      .refusal = "this build does not run that family",
      .required = true,
      .help = "The shape to start from."},
@@ -105,7 +105,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t total) {
 }
 
 static int run_synth(void *record, weir_error *err) {
-    static const char *const preset[] = {"kimi-k3", "kimi-linear", "kimi-k2", "tiny"};
+    static const char *const preset[] = {"kimi-k3", "kimi-linear", "kimi-k2", "mid", "tiny"};
     const struct synth_args *a = record;
     struct progress p;
     struct synth_options o = {.preset = preset[a->preset],

@@ -61,7 +61,7 @@ static weir_status check_options(const struct synth_options *o, weir_error *err)
                          refused);
     if (!model_preset(o->preset))
         return weir_fail(err, WEIR_BAD_VALUE, "--preset",
-                         "must be kimi-k3, kimi-linear or tiny, not %s", o->preset);
+                         "must be kimi-k3, kimi-linear, mid or tiny, not %s", o->preset);
     if (o->layers && (o->layers < SMALLEST_LAYERS || o->layers > MODEL_MAX_LAYERS))
         return bad_option(err, "--layers", o->layers, "must be from", SMALLEST_LAYERS,
                           MODEL_MAX_LAYERS);

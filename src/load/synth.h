@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct synth_options {
-    const char *preset; /* kimi-k3, kimi-linear or tiny */
+    const char *preset; /* kimi-k3, kimi-linear, mid or tiny */
     const char *out;    /* directory; made if need be, must be empty */
     uint64_t seed;
     uint32_t layers;      /* 0: the preset's */

@@ -164,8 +164,9 @@ static void what_is_written_is_complete_and_loads(void **state) {
         {.preset = "tiny", .seed = 1},
         {.preset = "tiny", .seed = 1, .layers = 2, .vocab = 512},
         {.preset = "tiny", .seed = 1, .layers = 5, .experts = 3, .shard_bytes = 400000},
+        {.preset = "mid", .seed = 1, .layers = 2, .experts = 2, .vocab = 512},
     };
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         struct scratch s = synthetic(options[i]);
         struct inspect_report *r = NULL;
         weir_error err;
