@@ -77,7 +77,6 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
         break;
     case GPU_weir_gemm_128:
     case GPU_weir_gemm_192:
-    case GPU_weir_gemm_wg:
         kernel_list_add(
             l, name, launches, g,
             "more than 64 rows go through local memory: rounds over the units (%llu) by "
@@ -85,6 +84,15 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
             (unsigned long long)rounds(l, &g),
             g.kernel == GPU_weir_gemm_128 ? "128 by 64" : "192 by 128");
         break;
+#define OF_WARPGROUPS(NAME, ROWS, STAGES, TIME)                                                    \
+    case GPU_weir_##NAME:                                                                          \
+        kernel_list_add(l, name, launches, g,                                                      \
+                        "more than 64 rows go to pairs of workgroups that stay, by tiles of %d "   \
+                        "by %d: thought quicker than those of other kernels by warpgroups",        \
+                        GPU_GEMM_WG_MEMBERS *GPU_GEMM_WG_X, ROWS);                                 \
+        break;
+        GPU_GEMM_WG_KERNELS(OF_WARPGROUPS)
+#undef OF_WARPGROUPS
     case GPU_weir_gemm_fp8_128:
         kernel_list_add(
             l, name, launches, g,

@@ -41,6 +41,7 @@
  * Memory: gpu_u4 is 16 bytes, at addresses that are multiples of 16.
  *   gpu_load16(p) gpu_store16(p, v)                     cached
  *   gpu_load16_stream(p) gpu_store16_stream(p, v)       read once or written once
+ *   gpu_load8(p) gpu_store8(p, x, y)                    8 bytes, struct gpu_u2, at a multiple of 8
  *   gpu_copy16(shared, global, there) gpu_copy_commit() gpu_copy_wait(n)   16 bytes to shared
  * memory behind the thread's back, zeros if not `there`. wait: all but the last n commits have
  * arrived, for this thread; for others behind the next barrier.
@@ -72,7 +73,7 @@
  * piece (16 bytes) p of row r lies where gpu_panel(r, p) says, counted in elements. All lanes get
  * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
  *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4;
- *                                       N 192 as well
+ *                                       N 64, 176 and 192 as well
  *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
  *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers, as gpu_wg_operand leaves sums;
  *                                       B in panels [k][64], `rows` rows each, one behind the other
@@ -87,10 +88,30 @@
  * times (parity 0) or an even one, none among them (1).
  *   gpu_gate_arrive_copied(g)           arrives when all that this thread has asked for by
  * gpu_copy16 is there.
- *   gpu_more_registers(n) gpu_fewer_registers(n)        of the threads of a warpgroup
- * Kernels that need them say gpu_fail() elsewhere. */
+ *   gpu_gate_arrive_at(g, rank)         arrives at that gate of block `rank` of the cluster.
+ *   gpu_gate_expect(g, bytes)           arrives, and g stays shut until boxes of so many bytes have
+ *                                       come as well. gpu_gates_seen() behind gpu_gate_set(),
+ * before the barrier, where either of the two is used. gpu_more_registers(n) gpu_fewer_registers(n)
+ * of the threads of a warpgroup
+ *
+ * Boxes, where there are warpgroups: panels of up to 256 rows that one thread asks for. Where they
+ * come from a map says: a stack of `steps` matrices of BF16 of rows by cols; what lies outside of
+ * one is zero. Maps of a block are numbered below GPU_MAPS_MOST and gone when it ends; the device
+ * keeps them for each multiprocessor, so that a block that makes maps takes more than half of the
+ * shared memory.
+ *   gpu_map_make(scratch, n, from, cols, rows, row_bytes, steps, step_bytes, high)   by a wave:
+ *                                       map n, of boxes of `high` rows. Bytes are multiples of 16;
+ *                                       scratch: a struct gpu_map at a multiple of 128 in shared
+ *                                       memory. Others may use the map behind a barrier.
+ *   gpu_map_made(n)                     a const struct gpu_map *, for the thread that calls it
+ *   gpu_copy_box(panel, map, col, row, step, g)     a box from there on, to a panel at a multiple
+ * of 1024, counted at gate g; whole, whatever is outside gpu_copy_box_to_all(panel, map, col, row,
+ * step, g, members)   to the same place of the first `members` blocks of the cluster, counted at
+ * the gate of each Kernels that need them say gpu_fail() elsewhere. */
 #ifndef WEIR_OPS_GPU_DIALECT_H
 #define WEIR_OPS_GPU_DIALECT_H
+
+enum { GPU_MAPS_MOST = 32 };
 
 #if defined(__CUDACC__)
 #include "ops/gpu/dialect_cuda.h"

@@ -20,6 +20,9 @@ typedef uint32_t gpu_mask;
 struct __align__(16) gpu_u4 {
     uint32_t x, y, z, w;
 };
+struct __align__(8) gpu_u2 {
+    uint32_t x, y;
+};
 
 GPU_FN uint32_t gpu_thread(void) {
     return threadIdx.x;
@@ -190,6 +193,12 @@ GPU_FN gpu_u4 gpu_load16(const void *p) {
 }
 GPU_FN void gpu_store16(void *p, gpu_u4 v) {
     *(gpu_u4 *)p = v;
+}
+GPU_FN gpu_u2 gpu_load8(const void *p) {
+    return *(const gpu_u2 *)p;
+}
+GPU_FN void gpu_store8(void *p, uint32_t x, uint32_t y) {
+    *(gpu_u2 *)p = gpu_u2{x, y};
 }
 /* Volatile, so that what was written above gpu_wait_previous() stays there. */
 GPU_FN gpu_u4 gpu_load16_stream(const void *p) {

@@ -24,6 +24,9 @@ typedef float gpu_v4f __attribute__((ext_vector_type(4)));
 struct __attribute__((aligned(16))) gpu_u4 {
     uint32_t x, y, z, w;
 };
+struct __attribute__((aligned(8))) gpu_u2 {
+    uint32_t x, y;
+};
 
 GPU_FN uint32_t gpu_thread(void) {
     return __builtin_amdgcn_workitem_id_x();
@@ -160,6 +163,12 @@ GPU_FN gpu_u4 gpu_load16(const void *p) {
 }
 GPU_FN void gpu_store16(void *p, gpu_u4 v) {
     *(gpu_u4 *)p = v;
+}
+GPU_FN gpu_u2 gpu_load8(const void *p) {
+    return *(const gpu_u2 *)p;
+}
+GPU_FN void gpu_store8(void *p, uint32_t x, uint32_t y) {
+    *(gpu_u2 *)p = gpu_u2{x, y};
 }
 GPU_FN gpu_u4 gpu_load16_stream(const void *p) {
     return __builtin_bit_cast(gpu_u4, __builtin_nontemporal_load((const gpu_v4u *)p));

@@ -37,6 +37,91 @@ GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
                  : "memory");
 }
 
+/* Boxes. A map must lie in global memory; it is made in shared memory, field by field from zeros.
+ */
+struct __align__(128) gpu_map {
+    uint32_t word[32];
+};
+GPU_FN gpu_map *gpu_map_place(uint32_t n) {
+    static __device__ gpu_map maps[256][GPU_MAPS_MOST];
+    uint32_t multiprocessor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    return &maps[multiprocessor % 256][n];
+}
+GPU_FN void gpu_map_make(gpu_map *scratch, uint32_t n, const uint16_t *from, uint32_t cols,
+                         uint32_t rows, uint64_t row_bytes, uint32_t steps, uint64_t step_bytes,
+                         uint32_t high) {
+    const uint32_t at = gpu_shared_address(scratch);
+    scratch->word[gpu_lane()] = 0;
+    __syncwarp();
+    if (gpu_lane() == 0)
+        asm volatile(
+            "{\n.reg .b32 one;\nmov.b32 one, 1;\n"
+            "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;\n"
+            "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 2;\n" /* one less than it is */
+            "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 0, %7;\n"
+            "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 1, %8;\n"
+            "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 2, one;\n"
+            "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %2;\n"
+            "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %3;\n"
+            "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 2, %4;\n"
+            "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %5;\n"
+            "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %6;\n"
+            "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 0, one;\n"
+            "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 1, one;\n"
+            "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 2, one;\n"
+            "tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 10;\n" /* BF16 */
+            "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0;\n"
+            "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3;\n" /* 128 bytes */
+            "tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;\n}\n" /* zeros */
+            ::"r"(at),
+            "l"(from), "r"(cols), "r"(rows), "r"(steps), "l"(row_bytes), "l"(step_bytes), "r"(64),
+            "r"(high)
+            : "memory");
+    __syncwarp();
+    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync."
+                 "aligned [%0], [%1], 128;" ::"l"(gpu_map_place(n)),
+                 "r"(at)
+                 : "memory");
+}
+GPU_FN const gpu_map *gpu_map_made(uint32_t n) {
+    const gpu_map *map = gpu_map_place(n);
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+    return map;
+}
+GPU_FN void gpu_copy_box(uint16_t *panel, const gpu_map *map, uint32_t col, uint32_t row,
+                         uint32_t step, uint64_t *gate) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(gpu_shared_address(panel)),
+                 "l"(map), "r"(col), "r"(row), "r"(step), "r"(gpu_shared_address(gate))
+                 : "memory");
+}
+GPU_FN void gpu_copy_box_to_all(uint16_t *panel, const gpu_map *map, uint32_t col, uint32_t row,
+                                uint32_t step, uint64_t *gate, uint32_t members) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes."
+        "multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(gpu_shared_address(panel)),
+        "l"(map), "r"(col), "r"(row), "r"(step), "r"(gpu_shared_address(gate)),
+        "h"((uint16_t)((1u << members) - 1))
+        : "memory");
+}
+GPU_FN void gpu_gate_expect(uint64_t *gate, uint32_t bytes) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], "
+                 "%1;\n}\n" ::"r"(gpu_shared_address(gate)),
+                 "r"(bytes)
+                 : "memory");
+}
+GPU_FN void gpu_gate_arrive_at(uint64_t *gate, uint32_t rank) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(gpu_shared_address(gate)),
+        "r"(rank)
+        : "memory");
+}
+GPU_FN void gpu_gates_seen(void) {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 GPU_FN uint64_t gpu_wg_descriptor(uint32_t address, uint32_t panel_bytes) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel_bytes >> 4) << 16 |
            (address & 0x3FFFF) >> 4;
@@ -69,24 +154,25 @@ GPU_FN void gpu_wg_commit(void) {
 #define WG_8(C, I)                                                                                 \
     "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3]), "+f"(C[I + 4]), "+f"(C[I + 5]),    \
         "+f"(C[I + 6]), "+f"(C[I + 7])
-#define WG_SUMS_16(C) WG_8(C, 0)
-#define WG_SUMS_48(C) WG_8(C, 0), WG_8(C, 8), WG_8(C, 16)
-#define WG_SUMS_128(C)                                                                             \
-    WG_8(C, 0), WG_8(C, 8), WG_8(C, 16), WG_8(C, 24), WG_8(C, 32), WG_8(C, 40), WG_8(C, 48),       \
-        WG_8(C, 56)
-#define WG_SUMS_192(C) WG_SUMS_128(C), WG_8(C, 64), WG_8(C, 72), WG_8(C, 80), WG_8(C, 88)
+#define WG_SUMS_16(C)  WG_8(C, 0)
+#define WG_SUMS_48(C)  WG_8(C, 0), WG_8(C, 8), WG_8(C, 16)
+#define WG_SUMS_64(C)  WG_8(C, 0), WG_8(C, 8), WG_8(C, 16), WG_8(C, 24)
+#define WG_SUMS_128(C) WG_SUMS_64(C), WG_8(C, 32), WG_8(C, 40), WG_8(C, 48), WG_8(C, 56)
+#define WG_SUMS_176(C) WG_SUMS_128(C), WG_8(C, 64), WG_8(C, 72), WG_8(C, 80)
+#define WG_SUMS_192(C) WG_SUMS_176(C), WG_8(C, 88)
 #define WG_NAMES_16    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define WG_NAMES_48                                                                                \
     WG_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define WG_NAMES_64 WG_NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define WG_NAMES_128                                                                               \
-    WG_NAMES_48                                                                                    \
-    ", %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
-    "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "   \
-    "%60, %61, %62, %63"
-#define WG_NAMES_192                                                                               \
+    WG_NAMES_64                                                                                    \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WG_NAMES_176                                                                               \
     WG_NAMES_128                                                                                   \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
-    "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    "%82, %83, %84, %85, %86, %87"
+#define WG_NAMES_192 WG_NAMES_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
 
 /* F0 to F4: the numbers of the operands behind the sums. */
 #define WG_PRODUCTS(N, F0, F1, F2, F3, F4)                                                         \
@@ -124,24 +210,34 @@ GPU_FN void wg_rows_of_16(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, boo
 WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
 WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
 WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
-/* Both from shared memory, 192 columns. */
-GPU_FN void wg_rows_192(float *c, const uint16_t *a, const uint16_t *b, uint32_t k, bool add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" WG_NAMES_192
-                 "}, %96, %97, p, 1, 1, 0, 0;\n}\n"
-                 : WG_SUMS_192(c)
-                 : "l"(gpu_wg_along(a, 0) + k * 2), "l"(gpu_wg_along(b, 0) + k * 2), "r"((int)add));
-}
+/* Both from shared memory alone. */
+#define WG_ROWS(N, F0, F1, F2)                                                                     \
+    GPU_FN void wg_rows_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k,            \
+                            bool add) {                                                            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " F2 ", 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
+                     "}, " F0 ", " F1 ", p, 1, 1, 0, 0;\n}\n"                                      \
+                     : WG_SUMS_##N(c)                                                              \
+                     : "l"(gpu_wg_along(a, 0) + k * 2), "l"(gpu_wg_along(b, 0) + k * 2),           \
+                       "r"((int)add));                                                             \
+    }
+WG_ROWS(64, "%32", "%33", "%34")
+WG_ROWS(176, "%88", "%89", "%90")
+WG_ROWS(192, "%96", "%97", "%98")
 
-/* n: 16, 48, 128 or 192, a constant. */
+/* n: 16, 48, 64, 128, 176 or 192, a constant. */
 GPU_FN void gpu_wg_rows(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
                         uint32_t k, const bool add) {
     if (n == 16)
         wg_rows_16(c, a, b, k, add);
     else if (n == 48)
         wg_rows_48(c, a, b, k, add);
+    else if (n == 64)
+        wg_rows_64(c, a, b, k, add);
     else if (n == 128)
         wg_rows_128(c, a, b, k, add);
+    else if (n == 176)
+        wg_rows_176(c, a, b, k, add);
     else
         wg_rows_192(c, a, b, k, add);
 }

@@ -117,30 +117,59 @@ static struct gpu_launch small_tiles(struct gpu_linear *a, struct gpu_shape shap
                                                 : sizeof(struct gpu_gemm_128_shared_64)};
 }
 
+/* Whether the results of every step begin at an even column. */
+static bool in_pairs(const struct gpu_linear *a) {
+    bool all = true;
+    for (uint32_t p = 0; p < a->n_parts && a->steps > 1; p++)
+        all &= a->part[p].y_step % 2 == 0;
+    return all;
+}
+
+/* By warpgroups: the kernel whose rounds over the device take the least time. Clusters stay, each
+ * for tiles of its members one below the other. On an H200 none of the other kernels of many rows
+ * takes less time, whatever the shape. */
+static struct gpu_launch by_warpgroups(struct gpu_linear *a, struct gpu_shape shape) {
+#define BY_WARPGROUPS(NAME, ROWS, STAGES, TIME)                                                    \
+    {GPU_weir_##NAME, ROWS, TIME, sizeof(struct gpu_##NAME##_shared)},
+    static const struct {
+        enum gpu_kernel kernel;
+        uint32_t rows, time;
+        size_t shared_bytes;
+    } form[] = {GPU_GEMM_WG_KERNELS(BY_WARPGROUPS)};
+    enum { MEMBERS = GPU_GEMM_WG_MEMBERS, X_ROWS = MEMBERS * GPU_GEMM_WG_X };
+    const uint32_t steps = a->steps ? a->steps : 1, most = shape.multiprocessors / MEMBERS;
+    uint64_t least = UINT64_MAX;
+    uint32_t take = 0;
+    for (uint32_t i = 0; i < sizeof form / sizeof *form; i++) {
+        const uint32_t tiles = tiles_of(a, X_ROWS, form[i].rows) * steps;
+        const uint64_t time = (uint64_t)form[i].time * gpu_divide_up(tiles, most);
+        if (time < least) {
+            least = time;
+            take = i;
+        }
+    }
+    const uint32_t tiles = tiles_of(a, X_ROWS, form[take].rows) * steps;
+    return (struct gpu_launch){
+        form[take].kernel,   (tiles < most ? tiles : most) * MEMBERS, 1,
+        GPU_GEMM_WG_THREADS, (uint32_t)form[take].shared_bytes,       MEMBERS};
+}
+
 /* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a third of one of
  * 192 by 128, but reads nearly twice as much for a multiplication: 5 to 9, by the figures for
- * bandwidth of a cache. Products of warpgroups take as long for the large tile as waves for the
- * small one, measured on an H200. Of FP8 matrices there is one kernel. */
+ * bandwidth of a cache. Of FP8 matrices there is one kernel. */
 static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
-    enum { SMALL = 5 };
-    const uint32_t large_tile = shape.warpgroups ? 5 : 9;
+    enum { SMALL = 5, LARGE = 9 };
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
-    const uint32_t blocks = tiles_of(a, 128, 64);
-    uint64_t small = (uint64_t)SMALL * gpu_divide_up(blocks * steps, at_once);
-    uint64_t large = (uint64_t)large_tile * gpu_divide_up(tiles_of(a, 192, 128) * steps, at_once);
-    bool warpgroups = shape.warpgroups && large <= small, large_waves = large <= small;
-    if (way == GPU_WAY_TILES_128 || way == GPU_WAY_TILES_192)
-        warpgroups = false, large_waves = way == GPU_WAY_TILES_192;
-    if (way == GPU_WAY_WARPGROUPS && shape.warpgroups)
-        warpgroups = true;
+    const uint64_t small = (uint64_t)SMALL * gpu_divide_up(tiles_of(a, 128, 64) * steps, at_once);
+    const uint32_t blocks = tiles_of(a, 192, 128);
+    const bool large = (uint64_t)LARGE * gpu_divide_up(blocks * steps, at_once) <= small;
     a->split = 1;
     if (has_fp8(a))
         return small_tiles(a, shape, GPU_weir_gemm_fp8_128);
-    if (warpgroups)
-        return (struct gpu_launch){GPU_weir_gemm_wg, tiles_of(a, GPU_GEMM_WG_X, GPU_GEMM_WG_W),
-                                   steps, 256, sizeof(struct gpu_gemm_wg_shared)};
-    if (large_waves)
-        return (struct gpu_launch){GPU_weir_gemm_192, tiles_of(a, 192, 128), steps, 8 * shape.wave,
+    if (shape.warpgroups && way != GPU_WAY_TILES_128 && way != GPU_WAY_TILES_192 && in_pairs(a))
+        return by_warpgroups(a, shape);
+    if (way == GPU_WAY_TILES_192 || (large && way != GPU_WAY_TILES_128))
+        return (struct gpu_launch){GPU_weir_gemm_192, blocks, steps, 8 * shape.wave,
                                    shape.wave == 32 ? sizeof(struct gpu_gemm_192_shared_32)
                                                     : sizeof(struct gpu_gemm_192_shared_64)};
     return small_tiles(a, shape, GPU_weir_gemm_128);

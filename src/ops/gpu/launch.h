@@ -55,6 +55,9 @@
     X(weir_mla_attend, gpu_mla_prefill, mla_prefill)                                               \
     X(weir_mla_attend_wg, gpu_mla_prefill, mla_prefill_wgmma)                                      \
     X(weir_gemm_wg, gpu_linear, gemm_wgmma)                                                        \
+    X(weir_gemm_wg_176, gpu_linear, gemm_wgmma)                                                    \
+    X(weir_gemm_wg_128, gpu_linear, gemm_wgmma)                                                    \
+    X(weir_gemm_wg_64, gpu_linear, gemm_wgmma)                                                     \
     X(weir_gemm_192, gpu_linear, gemm)                                                             \
     X(weir_gemm_128, gpu_linear, gemm)                                                             \
     X(weir_mla_split_fp8, gpu_mla_decode, mla_fp8)                                                 \

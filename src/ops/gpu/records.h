@@ -629,17 +629,22 @@ GPU_GEMM_SHARED(gpu_gemm_192_shared_64, 192 + 128, 64, 8, GPU_TILE_K_64, GPU_TIL
 GPU_GEMM_SHARED(gpu_gemm_128_shared_32, 128 + 64, 32, 4, GPU_TILE_K_32, GPU_TILE_STAGES_32);
 GPU_GEMM_SHARED(gpu_gemm_128_shared_64, 128 + 64, 32, 4, GPU_TILE_K_64, GPU_TILE_STAGES_64);
 
-/* Panels of W and x (dialect.h); later the sums: row of x, row of W. */
-enum { GPU_GEMM_WG_X = 192, GPU_GEMM_WG_W = 128, GPU_GEMM_WG_STAGES = 5 };
-struct gpu_gemm_wg_stage {
-    uint16_t w[GPU_GEMM_WG_W][64], x[GPU_GEMM_WG_X][64];
-};
-struct gpu_gemm_wg_shared {
-    union {
-        struct gpu_gemm_wg_stage stage[GPU_GEMM_WG_STAGES];
-        float band[GPU_GEMM_WG_X][GPU_GEMM_WG_W + GPU_BAND_PAD];
+/* Products by warpgroups: name, rows of W of a tile, stages of panels of x and W (dialect.h),
+ * hundredths of a microsecond for 64 columns of a tile on an H200. A tile has GPU_GEMM_WG_X rows of
+ * x; the blocks of a cluster have tiles one below the other along x. */
+#define GPU_GEMM_WG_KERNELS(X)                                                                     \
+    X(gemm_wg, 192, 5, 60)                                                                         \
+    X(gemm_wg_176, 176, 5, 55)                                                                     \
+    X(gemm_wg_128, 128, 6, 44)                                                                     \
+    X(gemm_wg_64, 64, 8, 33)
+enum { GPU_GEMM_WG_X = 128, GPU_GEMM_WG_MEMBERS = 2, GPU_GEMM_WG_THREADS = 384 };
+#define GPU_GEMM_WG_SHARED(NAME, W, STAGES, TIME)                                                  \
+    struct gpu_##NAME##_shared {                                                                   \
+        uint16_t stage[STAGES][GPU_GEMM_WG_X + W][64];                                             \
+        uint32_t map[GPU_GEMM_WG_THREADS / 32][32]; /* where each wave makes maps */               \
+        uint64_t full[STAGES], empty[STAGES];                                                      \
     };
-};
+GPU_GEMM_WG_KERNELS(GPU_GEMM_WG_SHARED)
 
 enum { GPU_GROUP_EXPERTS = 8 }; /* of a block */
 struct gpu_group_shared {

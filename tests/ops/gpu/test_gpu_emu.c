@@ -12,7 +12,7 @@
 #define DECLARE(NAME) emu_kernel NAME##_emu32, NAME##_emu64;
 WRONG_KERNELS(DECLARE)
 
-enum { THREADS = 256, BLOCKS = 3, SHARED = 512 * sizeof(float) };
+enum { THREADS = 256, BLOCKS = 3, SHARED = 1024 * sizeof(float) };
 
 struct kernel {
     emu_kernel *at[2]; /* waves of 32, of 64 */
@@ -106,6 +106,20 @@ static void right_kernels_compute_what_they_say(void **state) {
         }
 }
 
+static void boxes_come_to_all_blocks_of_a_cluster(void **state) {
+    const uint16_t *x = (const uint16_t *)(const void *)numbers() + 12 * 48;
+    for (int wide = 0; wide < 2; wide++)
+        for (int order = 0; order < EMU_ORDERS; order++) {
+            run(CLUSTER(right_boxes), wide, order, 4, 2, THREADS, numbers(), &first);
+            assert_int_equal(first.status, WEIR_OK);
+            for (int i = 0; i < 2 * 16 * 64; i++) {
+                const int row = i / 64 % 16, col = i % 64;
+                const bool inside = row < 12 && col < 40;
+                assert_true(first.y[i] == (inside ? bf16_to_f32(x[row * 48 + col]) : 0));
+            }
+        }
+}
+
 static void faults_name_thread_and_block(void **state) {
     static const struct {
         struct kernel kernel;
@@ -123,6 +137,10 @@ static void faults_name_thread_and_block(void **state) {
         {{{store_outside_cluster_emu32, store_outside_cluster_emu64}, 2}, "no shared memory"},
         {{{gate_that_stays_shut_emu32, gate_that_stays_shut_emu64}, 0}, "part of its block"},
         {{{part_for_some_emu32, part_for_some_emu64}, 0}, "part of its block"},
+        {{{boxes_left_alone_emu32, boxes_left_alone_emu64}, 2}, "4 boxes under way"},
+        {{{map_of_nothing_emu32, map_of_nothing_emu64}, 0}, "was not made"},
+        {{{gate_that_was_not_set_emu32, gate_that_was_not_set_emu64}, 0}, "was not set"},
+        {{{block_that_has_ended_emu32, block_that_has_ended_emu64}, 2}, "which has ended"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int wide = 0; wide < 2; wide++)
@@ -145,6 +163,9 @@ static void what_was_never_written_is_no_number(void **state) {
             assert_true(i == 9 ? isnan(first.y[i]) : first.y[i] == 0);
         /* An asynchronous copy has not arrived before somebody waited for it. */
         run(KERNEL(copy_read_early), wide, EMU_FORWARD, 0, 1, THREADS, numbers(), &first);
+        assert_true(isnan(first.y[0]));
+        run(CLUSTER(box_read_early), wide, EMU_FORWARD, 0, 2, THREADS, numbers(), &first);
+        assert_int_equal(first.status, WEIR_OK);
         assert_true(isnan(first.y[0]));
     }
 }
@@ -217,6 +238,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_barrier_makes_results_depend_on_the_order),
         cmocka_unit_test(right_kernels_compute_what_they_say),
+        cmocka_unit_test(boxes_come_to_all_blocks_of_a_cluster),
         cmocka_unit_test(faults_name_thread_and_block),
         cmocka_unit_test(what_was_never_written_is_no_number),
         cmocka_unit_test(too_little_shared_memory_is_a_fault),

@@ -289,6 +289,32 @@ static void products_are_split_so_that_the_device_is_full(void **state) {
         }
 }
 
+/* Of a large product many tiles as large as can be, as narrow ones as fill the last round; of a
+ * small one many narrow tiles. Pairs of blocks stay, and no more of them than there is room for. */
+static void tiles_of_warpgroups_are_as_wide_as_the_device_is_full(void **state) {
+    const struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32, .warpgroups = true};
+    static const struct {
+        uint32_t x_rows, rows, steps, blocks;
+        enum gpu_kernel kernel;
+    } table[] = {
+        {4096, 6284, 1, 132, GPU_weir_gemm_wg}, {4096, 7168, 1, 132, GPU_weir_gemm_wg_176},
+        {512, 6284, 1, 132, GPU_weir_gemm_wg},  {512, 7168, 1, 132, GPU_weir_gemm_wg_128},
+        {512, 896, 1, 56, GPU_weir_gemm_wg_64}, {65, 8, 1, 2, GPU_weir_gemm_wg_64},
+        {65, 8, 3, 6, GPU_weir_gemm_wg_64},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct gpu_linear a = {.n_parts = 1, .x_rows = table[i].x_rows, .steps = table[i].steps};
+        a.part[0] = (struct gpu_linear_part){.rows = table[i].rows, .cols = 128};
+        const struct gpu_launch l = gpu_launch_linear(&a, h200);
+        assert_int_equal(l.kernel, table[i].kernel);
+        assert_int_equal(l.blocks_x, table[i].blocks);
+        assert_int_equal(l.blocks_y, 1);
+        assert_int_equal(l.cluster, 2);
+        assert_int_equal(gpu_launch_linear_by(&a, h200, GPU_WAY_TILES_192).kernel,
+                         GPU_weir_gemm_192);
+    }
+}
+
 /* Blocks of a head, while each has a multiprocessor for itself. */
 static void heads_of_delta_attention_are_shared_out_while_the_device_is_not_full(void **state) {
     const struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32, .warpgroups = true};
@@ -323,6 +349,7 @@ int main(void) {
         cmocka_unit_test(gated_activations_are_those_of_the_reference),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
+        cmocka_unit_test(tiles_of_warpgroups_are_as_wide_as_the_device_is_full),
         cmocka_unit_test(heads_of_delta_attention_are_shared_out_while_the_device_is_not_full),
     };
     return (cmocka_set_test_filter(getenv("FILTER")), cmocka_run_group_tests(tests, NULL, NULL));

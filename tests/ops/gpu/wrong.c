@@ -271,3 +271,61 @@ GPU_KERNEL(part_for_some, wrong, MOST, 1) {
         gpu_part_barrier(1, GPU_WAVE);
     a.y[gpu_thread()] = 1;
 }
+
+/* Each block of the cluster brings eight rows to both, of the second of two matrices of 12 rows by
+ * 40 columns that are 48 apart: y [block][16][64]. */
+struct boxed {
+    uint16_t panel[2][8][64];
+    struct gpu_map map;
+    uint64_t full;
+};
+GPU_FN void boxes(const struct wrong *a, struct boxed *s, bool expect, bool wait) {
+    const uint32_t rank = gpu_cluster_rank(), n = gpu_waves() * GPU_WAVE;
+    if (gpu_thread() == 0)
+        gpu_gate_set(&s->full, 1);
+    gpu_gates_seen();
+    if (gpu_wave() == 0)
+        gpu_map_make(&s->map, 0, (const uint16_t *)a->x, 40, 12, 96, 2, 12 * 96, 8);
+    gpu_cluster_barrier();
+    if (gpu_thread() == 0) {
+        if (expect)
+            gpu_gate_expect(&s->full, sizeof s->panel);
+        gpu_copy_box_to_all(&s->panel[rank][0][0], gpu_map_made(0), 0, 8 * rank, 1, &s->full, 2);
+    }
+    if (wait)
+        gpu_gate_wait(&s->full, 0);
+    for (uint32_t i = gpu_thread(); i < 16 * 64; i += n)
+        a->y[gpu_block_x() * 16 * 64 + i] =
+            gpu_from_bf16((&s->panel[0][0][0])[gpu_panel(i / 64, i / 8 % 8) + i % 8]);
+    gpu_cluster_barrier();
+}
+GPU_KERNEL(right_boxes, wrong, MOST, 1) {
+    GPU_SHARED(struct boxed, s);
+    boxes(&a, s, true, true);
+}
+GPU_KERNEL(box_read_early, wrong, MOST, 1) {
+    GPU_SHARED(struct boxed, s);
+    boxes(&a, s, true, false);
+}
+GPU_KERNEL(boxes_left_alone, wrong, MOST, 1) {
+    GPU_SHARED(struct boxed, s);
+    boxes(&a, s, false, false);
+}
+GPU_KERNEL(map_of_nothing, wrong, MOST, 1) {
+    a.y[gpu_thread()] = gpu_map_made(3) ? 1 : 0;
+}
+GPU_KERNEL(gate_that_was_not_set, wrong, MOST, 1) {
+    GPU_SHARED(struct boxed, s);
+    gpu_gate_arrive(&s->full);
+    a.y[gpu_thread()] = 1;
+}
+/* The second block tells the first something when all threads of that have gone. */
+GPU_KERNEL(block_that_has_ended, wrong, MOST, 1) {
+    GPU_SHARED(struct boxed, s);
+    if (gpu_thread() == 0)
+        gpu_gate_set(&s->full, gpu_waves() * GPU_WAVE);
+    gpu_cluster_barrier();
+    if (gpu_cluster_rank() == 1)
+        gpu_gate_wait(&s->full, 0);
+    gpu_gate_arrive_at(&s->full, 1 - gpu_cluster_rank());
+}

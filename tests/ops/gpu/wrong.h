@@ -34,6 +34,12 @@ struct wrong {
     X(store_outside_cluster)                                                                       \
     X(right_gate)                                                                                  \
     X(gate_that_stays_shut)                                                                        \
-    X(part_for_some)
+    X(part_for_some)                                                                               \
+    X(right_boxes)                                                                                 \
+    X(box_read_early)                                                                              \
+    X(boxes_left_alone)                                                                            \
+    X(map_of_nothing)                                                                              \
+    X(gate_that_was_not_set)                                                                       \
+    X(block_that_has_ended)
 
 #endif

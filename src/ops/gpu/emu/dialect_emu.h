@@ -38,6 +38,9 @@ typedef uint64_t gpu_mask;
 struct gpu_u4 {
     uint32_t x, y, z, w;
 } __attribute__((aligned(16)));
+struct gpu_u2 {
+    uint32_t x, y;
+} __attribute__((aligned(8)));
 
 GPU_FN uint32_t gpu_thread(void) {
     return emu_here()->thread;
@@ -197,6 +200,17 @@ GPU_FN void gpu_store16(void *p, struct gpu_u4 v) {
     emu_check_aligned(p);
     memcpy(p, &v, sizeof v);
 }
+GPU_FN struct gpu_u2 gpu_load8(const void *p) {
+    struct gpu_u2 v;
+    emu_check_aligned_8(p);
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+GPU_FN void gpu_store8(void *p, uint32_t x, uint32_t y) {
+    const uint32_t v[2] = {x, y};
+    emu_check_aligned_8(p);
+    memcpy(p, v, sizeof v);
+}
 GPU_FN struct gpu_u4 gpu_load16_stream(const void *p) {
     return gpu_load16(p);
 }
@@ -330,6 +344,40 @@ GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
 }
 GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
     emu_gate_wait(gate, parity);
+}
+GPU_FN void gpu_gates_seen(void) {}
+GPU_FN void gpu_gate_expect(uint64_t *gate, uint32_t bytes) {
+    emu_gate_expect(gate, bytes);
+}
+GPU_FN void gpu_gate_arrive_at(uint64_t *gate, uint32_t rank) {
+    emu_gate_arrive_at(gate, rank);
+}
+
+struct gpu_map {
+    struct emu_map at;
+    char room[128 - sizeof(struct emu_map)];
+};
+GPU_FN void gpu_map_make(struct gpu_map *scratch, uint32_t n, const uint16_t *from, uint32_t cols,
+                         uint32_t rows, uint64_t row_bytes, uint32_t steps, uint64_t step_bytes,
+                         uint32_t high) {
+    const struct emu_map map = {from, row_bytes, step_bytes, cols, rows, steps, high};
+    emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+    if (gpu_lane() == 0)
+        scratch->at = map;
+    emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+    emu_map_make(n, &scratch->at);
+    emu_meet(EMU_TRANSPOSE, NULL, 0, NULL);
+}
+GPU_FN const struct gpu_map *gpu_map_made(uint32_t n) {
+    return (const struct gpu_map *)emu_map_made(n);
+}
+GPU_FN void gpu_copy_box(uint16_t *panel, const struct gpu_map *map, uint32_t col, uint32_t row,
+                         uint32_t step, uint64_t *gate) {
+    emu_copy_box(panel, (const struct emu_map *)map, col, row, step, gate, 0);
+}
+GPU_FN void gpu_copy_box_to_all(uint16_t *panel, const struct gpu_map *map, uint32_t col,
+                                uint32_t row, uint32_t step, uint64_t *gate, uint32_t members) {
+    emu_copy_box(panel, (const struct emu_map *)map, col, row, step, gate, members);
 }
 
 #if GPU_WAVE == 32

@@ -16,6 +16,9 @@ enum {
     MOST_COPIES = 128, /* that one thread may have under way */
     READY_WORDS = EMU_MAX_THREADS / 64,
     EMU_MAX_BLOCKS = 16, /* of a cluster */
+    MOST_MAPS = 32,      /* of a block */
+    MOST_BOXES = 256,    /* under way to the blocks of a cluster */
+    PANEL_COLS = 64,
 };
 
 struct copy {
@@ -23,6 +26,13 @@ struct copy {
     const void *from;
     bool there;
     uint32_t commit;
+};
+/* A box on its way. */
+struct box {
+    struct emu_map map;
+    uint32_t col, row, step;
+    uint16_t *panel;
+    const uint64_t *gate;
 };
 enum state { READY, AT_BARRIER, AT_CLUSTER_MEETING, AT_MEETING, AT_PLACE, RETURNED };
 struct fiber {
@@ -51,9 +61,12 @@ struct block {
     size_t stride;
     struct context outside;
     uint32_t blocks, threads; /* that run together, and all their threads */
-    uint32_t running, at_barrier[EMU_MAX_BLOCKS], returned;
+    uint32_t running, at_barrier[EMU_MAX_BLOCKS], returned, returned_of[EMU_MAX_BLOCKS];
     uint32_t at_cluster, meetings;
     uint32_t in_part[EMU_MAX_BLOCKS][PARTS_MOST]; /* who has come */
+    struct emu_map map[EMU_MAX_BLOCKS][MOST_MAPS];
+    struct box box[MOST_BOXES];
+    uint32_t n_boxes;
     uint64_t drawn;
     bool failed;
     weir_error *err;
@@ -256,31 +269,115 @@ void emu_part_barrier(uint32_t part, uint32_t threads) {
 /* A gate as it lies in shared memory. */
 struct gate {
     uint16_t count, missing;
-    uint32_t opened; /* how often */
+    unsigned odd : 1;  /* it has opened an odd number of times */
+    signed bytes : 31; /* that it waits for */
 };
+_Static_assert(sizeof(struct gate) == sizeof(uint64_t), "a gate is 8 bytes");
+enum { UNSET = 0xFFFF /* as shared memory is at first */ };
+
 static struct gate *gate_at(uint64_t *g) {
-    return (struct gate *)(void *)g;
+    struct gate *gate = (struct gate *)(void *)g;
+    if (gate->count == UNSET)
+        fault("thread %u comes to a gate that was not set", running()->place.thread);
+    return gate;
 }
 
 void emu_gate_set(uint64_t *g, uint32_t count) {
-    *gate_at(g) = (struct gate){(uint16_t)count, (uint16_t)count, 0};
+    *(struct gate *)(void *)g = (struct gate){(uint16_t)count, (uint16_t)count, 0, 0};
 }
 
-void emu_gate_arrive(uint64_t *g) {
-    struct gate *gate = gate_at(g);
-    if (!gate->missing || gate->missing > gate->count)
-        fault("thread %u arrives at a gate that was not set", running()->place.thread);
-    if (--gate->missing)
+/* 16 bytes of a row in the place that products look for them. */
+static void deliver(const struct box *b) {
+    const struct emu_map *m = &b->map;
+    const char *from = (const char *)m->from + b->step * m->step_bytes;
+    for (uint32_t r = 0; r < m->high; r++)
+        for (uint32_t c = 0; c < PANEL_COLS; c++) {
+            const uint32_t row = b->row + r, col = b->col + c;
+            uint16_t v = 0;
+            if (row < m->rows && col < m->cols && b->step < m->steps)
+                memcpy(&v, from + row * m->row_bytes + col * sizeof v, sizeof v);
+            b->panel[r * PANEL_COLS + ((c / 8 ^ r % 8) * 8 + c % 8)] = v;
+        }
+}
+
+/* Opens if nothing is missing any longer. */
+static void try_gate(struct gate *gate) {
+    uint32_t kept = 0;
+    if (gate->missing || gate->bytes)
         return;
     gate->missing = gate->count;
-    gate->opened++;
+    gate->odd ^= 1;
+    for (uint32_t i = 0; i < block->n_boxes; i++)
+        if ((const void *)block->box[i].gate == gate)
+            deliver(&block->box[i]);
+        else
+            block->box[kept++] = block->box[i];
+    block->n_boxes = kept;
     release(gate);
+}
+
+static void arrive_at(struct gate *gate) {
+    if (!gate->missing)
+        fault("thread %u arrives at a gate that waits for bytes alone", running()->place.thread);
+    gate->missing--;
+    try_gate(gate);
+}
+void emu_gate_arrive(uint64_t *g) {
+    arrive_at(gate_at(g));
+}
+void emu_gate_expect(uint64_t *g, uint32_t bytes) {
+    struct gate *gate = gate_at(g);
+    gate->bytes += (int)bytes;
+    arrive_at(gate);
+}
+void emu_gate_arrive_at(uint64_t *g, uint32_t rank) {
+    arrive_at(gate_at(emu_shared_of(g, rank, sizeof *g)));
 }
 
 void emu_gate_wait(uint64_t *g, uint32_t parity) {
     const struct gate *gate = gate_at(g);
-    while (gate->opened % 2 == parity % 2)
+    while (gate->odd == parity % 2)
         wait_for(gate);
+}
+
+void emu_map_make(uint32_t n, const struct emu_map *map) {
+    emu_check_aligned(map->from);
+    if (n >= MOST_MAPS || map->row_bytes % 16 || map->step_bytes % 16 || !map->high ||
+        map->high > 256)
+        fault("thread %u makes map %u of rows %llu and steps %llu bytes apart, boxes of %u rows",
+              running()->place.thread, n, (unsigned long long)map->row_bytes,
+              (unsigned long long)map->step_bytes, map->high);
+    block->map[running()->place.rank][n] = *map;
+}
+const struct emu_map *emu_map_made(uint32_t n) {
+    const struct emu_map *map = &block->map[running()->place.rank][n < MOST_MAPS ? n : 0];
+    if (n >= MOST_MAPS || !map->high)
+        fault("thread %u wants map %u, which was not made", running()->place.thread, n);
+    return map;
+}
+
+void emu_copy_box(uint16_t *panel, const struct emu_map *map, uint32_t col, uint32_t row,
+                  uint32_t step, uint64_t *gate, uint32_t members) {
+    const uint32_t n = members ? members : 1;
+    const size_t bytes = map->high * PANEL_COLS * sizeof *panel;
+    if ((uintptr_t)panel % 1024)
+        fault("thread %u copies a box to no multiple of 1024", running()->place.thread);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t rank = members ? i : running()->place.rank;
+        struct box b = {*map,
+                        col,
+                        row,
+                        step,
+                        emu_shared_of(panel, rank, bytes),
+                        emu_shared_of(gate, rank, sizeof *gate)};
+        struct gate *g = gate_at((uint64_t *)emu_shared_of(gate, rank, sizeof *gate));
+        if (block->n_boxes == MOST_BOXES)
+            fault("more than %d boxes are under way", MOST_BOXES);
+        memset(b.panel, 0xFF, bytes);
+        block->box[block->n_boxes++] = b;
+        g->bytes -= (int)bytes;
+        try_gate(g);
+    }
 }
 
 const struct emu_gathering *emu_meet(enum emu_kind kind, const void *gift, size_t bytes,
@@ -320,6 +417,8 @@ void *emu_shared_of(void *p, uint32_t rank, size_t bytes) {
     if (rank >= block->blocks || at + bytes > block->launch->shared_bytes)
         fault("thread %u writes to no shared memory of block %u of a cluster of %u", here->thread,
               rank, block->blocks);
+    if (block->returned_of[rank] == block->launch->threads)
+        fault("thread %u reaches for block %u of its cluster, which has ended", here->thread, rank);
     return block->shared + rank * block->stride + at;
 }
 
@@ -327,6 +426,11 @@ void emu_check_aligned(const void *p) {
     if ((uintptr_t)p % 16)
         fault("thread %u: 16 bytes at an address that is no multiple of 16",
               running()->place.thread);
+}
+
+void emu_check_aligned_8(const void *p) {
+    if ((uintptr_t)p % 8)
+        fault("thread %u: 8 bytes at an address that is no multiple of 8", running()->place.thread);
 }
 
 void emu_copy16(void *to, const void *from, bool there) {
@@ -365,6 +469,9 @@ static void begin_fiber(void) {
         fault("thread %u returns and leaves %u copies under way", me->place.thread, me->n_copies);
     set_ready(number_of(me), false);
     me->state = RETURNED;
+    block->returned_of[me->place.rank]++;
+    if (block->returned + 1 == block->threads && block->n_boxes)
+        fault("the last thread returns and leaves %u boxes under way", block->n_boxes);
     if (++block->returned == block->threads)
         context_change(&me->context, &block->outside, true);
     block->running = next_ready();
@@ -390,6 +497,9 @@ static void run_block(uint32_t x, uint32_t y, void *stacks) {
     memset(block->at_barrier, 0, sizeof block->at_barrier);
     block->at_cluster = block->meetings = block->returned = 0;
     memset(block->in_part, 0, sizeof block->in_part);
+    memset(block->returned_of, 0, sizeof block->returned_of);
+    memset(block->map, 0, sizeof block->map);
+    block->n_boxes = 0;
     memset(block->shared, 0xFF, (block->blocks - 1) * block->stride + l->shared_bytes);
     block->running = 0;
     block->running = next_ready();

@@ -28,6 +28,24 @@ void emu_part_barrier(uint32_t part, uint32_t threads);
 void emu_gate_set(uint64_t *gate, uint32_t count);
 void emu_gate_arrive(uint64_t *gate);
 void emu_gate_wait(uint64_t *gate, uint32_t parity);
+/* Arrives, and the gate stays shut until so many bytes of boxes have come as well. */
+void emu_gate_expect(uint64_t *gate, uint32_t bytes);
+/* At that gate of another block of the cluster. */
+void emu_gate_arrive_at(uint64_t *gate, uint32_t rank);
+
+/* A stack of `steps` matrices of BF16, of which boxes of `high` rows by 64 columns are copied. */
+struct emu_map {
+    const uint16_t *from;
+    uint64_t row_bytes, step_bytes;
+    uint32_t cols, rows, steps, high;
+};
+/* Map n of this block; each is gone when the block ends. */
+void emu_map_make(uint32_t n, const struct emu_map *map);
+const struct emu_map *emu_map_made(uint32_t n);
+/* To a panel in this block's shared memory or, with members, the same place of that of all of so
+ * many blocks. What lies there is lost at once; what comes is there when the gate opens. */
+void emu_copy_box(uint16_t *panel, const struct emu_map *map, uint32_t col, uint32_t row,
+                  uint32_t step, uint64_t *gate, uint32_t members);
 
 /* What the lanes of a wave do together. */
 enum emu_kind {
@@ -62,5 +80,6 @@ void emu_copy_commit(void);
 void emu_copy_wait(uint32_t behind);
 /* A fault unless p is a multiple of 16. */
 void emu_check_aligned(const void *p);
+void emu_check_aligned_8(const void *p);
 
 #endif

@@ -44,7 +44,7 @@ GPU_FN void gemm(const struct gpu_linear *a, uint16_t *tiles, float *bands, cons
     const uint32_t w_in = gpu_wave() % GEMM_ACROSS * wide * TILE;
     uint32_t x0, w0;
     struct gpu_sums acc[SUMS_MOST], sum_of[SUMS_MOST];
-    gemm_place(a, part, &x0, &w0, tx, tw);
+    gemm_place(a, part, gpu_block_x() - part->first_block, &x0, &w0, tx, tw);
     tile_clear(acc, high * wide);
     tile_clear(sum_of, high * wide);
     gpu_wait_previous();

@@ -8,12 +8,11 @@
 
 enum { GEMM_GROUP = 8 };
 
-/* First rows of x and W of this block: GEMM_GROUP tiles of x go through all of W together, so that
- * blocks that run at the same time find each other's rows in the second-level cache. */
-GPU_FN void gemm_place(const struct gpu_linear *a, const struct gpu_linear_part *part, uint32_t *x0,
-                       uint32_t *w0, const uint32_t tx, const uint32_t tw) {
+/* First rows of x and W of tile `at` of a part: GEMM_GROUP tiles of x go through all of W together,
+ * so that blocks that run at the same time find each other's rows in the second-level cache. */
+GPU_FN void gemm_place(const struct gpu_linear *a, const struct gpu_linear_part *part, uint32_t at,
+                       uint32_t *x0, uint32_t *w0, const uint32_t tx, const uint32_t tw) {
     const uint32_t tiles_x = (a->x_rows + tx - 1) / tx, tiles_w = (part->rows + tw - 1) / tw;
-    const uint32_t at = gpu_block_x() - part->first_block;
     const uint32_t first = at / (GEMM_GROUP * tiles_w) * GEMM_GROUP;
     const uint32_t in = at % (GEMM_GROUP * tiles_w);
     const uint32_t high = tiles_x - first < GEMM_GROUP ? tiles_x - first : GEMM_GROUP;

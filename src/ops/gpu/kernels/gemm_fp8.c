@@ -115,7 +115,7 @@ GPU_KERNEL(weir_gemm_fp8_128, gpu_linear, THREADS, 2) {
     t.part = &a.part[part_of_block(&a)];
     t.first = (t.part->cols + TILE_K - 1) / TILE_K;
     t.steps = t.first + (t.part->w2 ? (t.part->cols2 + TILE_K - 1) / TILE_K : 0);
-    gemm_place(&a, t.part, &t.x0, &t.w0, X_ROWS, W_ROWS);
+    gemm_place(&a, t.part, gpu_block_x() - t.part->first_block, &t.x0, &t.w0, X_ROWS, W_ROWS);
     tile_clear(acc, HIGH * WIDE);
     tile_clear(sum_of, HIGH * WIDE);
     gpu_wait_previous();
