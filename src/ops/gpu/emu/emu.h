@@ -6,7 +6,10 @@
  *   - shared memory is NaN (bytes 0xFF) when a block begins, and ends where an allocation ends;
  *   - threads that wait for others which wait elsewhere, or have returned, are a fault that names
  *     them; so are loads of 16 bytes from odd addresses and asynchronous copies nobody waits for;
- *   - asynchronous copies arrive when they are waited for and not before;
+ *   - asynchronous copies arrive when they are waited for and not before; boxes when their gate
+ *     opens, and what they replace is NaN from when they are asked for;
+ *   - gates that were not set, maps that were not made, blocks of a cluster that have ended and are
+ *     reached for are faults;
  *   - threads of the blocks of a cluster run in the same order as if they were of one block.
  * What it cannot show: what blocks do to each other at the same time, the memory order of a device,
  * registers, bank conflicts. */
