@@ -74,8 +74,11 @@
  * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
  *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4;
  *                                       N 64, 176 and 192 as well
+ *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, N 16, 64 or 128: A from registers, as
+ *                                       gpu_wg_operand leaves sums; k goes on in panels of N rows
+ *                                       one behind the other
  *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
- *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers, as gpu_wg_operand leaves sums;
+ *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers as well;
  *                                       B in panels [k][64], `rows` rows each, one behind the other
  *   gpu_wg_begin() gpu_wg_commit() gpu_wg_wait(n)       in front of products, behind some, and
  * until all but the last n commits are done. Sums must not be touched in between; gpu_wg_hold(c, n)
@@ -86,13 +89,15 @@
  *   gpu_gate_set(g, n) gpu_gate_arrive(g) gpu_gate_wait(g, parity)      a gate (uint64_t in shared
  * memory) opens when n threads have arrived, then anew. wait: until it has opened an odd number of
  * times (parity 0) or an even one, none among them (1).
+ *   gpu_copy_bulk(shared, global, bytes, g)             so many bytes, in multiples of 16, behind
+ * the thread's back; the gate, at which this thread has yet to arrive, does not open before them.
  *   gpu_gate_arrive_copied(g)           arrives when all that this thread has asked for by
  * gpu_copy16 is there.
  *   gpu_gate_arrive_at(g, rank)         arrives at that gate of block `rank` of the cluster.
  *   gpu_gate_expect(g, bytes)           arrives, and g stays shut until boxes of so many bytes have
  *                                       come as well. gpu_gates_seen() behind gpu_gate_set(),
- * before the barrier, where either of the two is used. gpu_more_registers(n) gpu_fewer_registers(n)
- * of the threads of a warpgroup
+ * before the barrier, where one of these or gpu_copy_bulk() is used. gpu_more_registers(n)
+ * gpu_fewer_registers(n) of the threads of a warpgroup
  *
  * Boxes, where there are warpgroups: panels of up to 256 rows that one thread asks for. Where they
  * come from a map says: a stack of `steps` matrices of BF16 of rows by cols; what lies outside of

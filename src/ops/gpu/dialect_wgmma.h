@@ -29,6 +29,13 @@ GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gpu_shared_address(gate))
                  : "memory");
 }
+GPU_FN void gpu_copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *gate) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%2], [%3], "
+                 "%1, [%0];\n" ::"r"(gpu_shared_address(gate)),
+                 "r"(bytes), "r"(gpu_shared_address(shared)), "l"(global)
+                 : "memory");
+}
 GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
     asm volatile("{\n.reg .pred open;\nagain:\n"
                  "mbarrier.try_wait.parity.shared.b64 open, [%0], %1;\n"
@@ -199,14 +206,19 @@ GPU_FN void gpu_wg_commit(void) {
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
                        "l"(gpu_wg_across(b, k, rows * 128)));                                      \
     }
-/* A from registers, B as for rows: 16 columns. */
-GPU_FN void wg_rows_of_16(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, bool add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" WG_NAMES_16
-                 "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
-                 : WG_SUMS_16(c)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(gpu_wg_along(b, k)), "r"((int)add));
-}
+/* A from registers, B as for rows. Steps are added to a descriptor, which is formed once. */
+#define WG_ROWS_OF(N, F0, F1, F2, F3, F4, F5)                                                      \
+    GPU_FN void wg_rows_of_##N(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, bool add) {      \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " F5 ", 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
+                     "}, {" F0 ", " F1 ", " F2 ", " F3 "}, " F4 ", p, 1, 1, 0;\n}\n"               \
+                     : WG_SUMS_##N(c)                                                              \
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
+                       "l"(gpu_wg_along(b, 0) + (k / 4 * N * 8 + k % 4 * 2)), "r"((int)add));      \
+    }
+WG_ROWS_OF(16, "%8", "%9", "%10", "%11", "%12", "%13")
+WG_ROWS_OF(64, "%32", "%33", "%34", "%35", "%36", "%37")
+WG_ROWS_OF(128, "%64", "%65", "%66", "%67", "%68", "%69")
 WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
 WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
 WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
@@ -241,11 +253,15 @@ GPU_FN void gpu_wg_rows(float *c, const uint32_t n, const uint16_t *a, const uin
     else
         wg_rows_192(c, a, b, k, add);
 }
-/* n: 16. */
+/* n: 16, 64 or 128. */
 GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
                            const bool add) {
     if (n == 16)
         wg_rows_of_16(c, a, b, k, add);
+    else if (n == 64)
+        wg_rows_of_64(c, a, b, k, add);
+    else
+        wg_rows_of_128(c, a, b, k, add);
 }
 GPU_FN void gpu_wg_columns(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
                            uint32_t k) {

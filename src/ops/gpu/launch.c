@@ -677,6 +677,13 @@ struct gpu_launch gpu_launch_kda_prefill_chunks(const struct gpu_kda_prefill *a,
 
 struct gpu_launch gpu_launch_kda_prefill_states(const struct gpu_kda_prefill *a, uint32_t rows,
                                                 struct gpu_shape shape) {
+    if (shape.warpgroups && a->dim == 128)
+        return kda_prefill(
+            a, GPU_weir_kda_states_wg,
+            (struct gpu_launch){.blocks_x = a->heads * (128 / GPU_KDA_WG_VALUES),
+                                .blocks_y = rows ? a->n_seqs : 0,
+                                .threads = GPU_KDA_WG_THREADS,
+                                .shared_bytes = sizeof(struct gpu_kda_states_wg_shared)});
     return kda_prefill(
         a, GPU_weir_kda_states_128,
         (struct gpu_launch){.blocks_x = a->heads * gpu_divide_up(a->dim, 16),

@@ -72,6 +72,7 @@
     X(weir_kda_states_128, gpu_kda_prefill, kda_states)                                            \
     X(weir_kda_states_64, gpu_kda_prefill, kda_states)                                             \
     X(weir_kda_states_32, gpu_kda_prefill, kda_states)                                             \
+    X(weir_kda_states_wg, gpu_kda_prefill, kda_states_wgmma)                                       \
     X(weir_kda_out, gpu_kda_prefill, kda_states)                                                   \
     X(weir_experts_up_row, gpu_experts, experts)                                                   \
     X(weir_experts_up_row_bf16, gpu_experts, experts)                                              \

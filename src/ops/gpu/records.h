@@ -340,7 +340,7 @@ struct gpu_kda_checkpoint {
 /* struct op_kda (ops.h) for sequences of any number of rows, by chunks that end on multiples of 64
  * (32 with waves of 64) of the position. Slots are those of gpu_kda_step. All launches take the
  * same record: `chunks` forms what of a chunk does not depend on the state, a block a chunk and
- * head; `states` carries the state through the chunks, a block 16 value dimensions of a head and
+ * head; `states` carries the state through the chunks, a block 16 (or 32) values of a head and
  * sequence; `out` norms and gates. No slot that one sequence writes may be read by another. */
 struct gpu_kda_prefill {
     const uint16_t *q, *k, *v, *go;        /* rows `stride` apart */
@@ -525,14 +525,18 @@ GPU_SKINNY_FP8_KERNELS(GPU_SKINNY_FP8_SHARED)
 /* Rows of a chunk, and what its block and one of the states have in shared memory; `keys` of them:
  * the dimensions of a key, 32 at least. */
 enum { GPU_KDA_ROWS_32 = 64, GPU_KDA_ROWS_64 = 32, GPU_KDA_KEYS_LEAST = 32 };
-/* l and x are zero above the diagonal: blocks of 16 below it, (0,0), (1,0), (1,1), ... */
+/* parts: of x times beta. l and x are zero above the diagonal: blocks of 16 below it, (0,0), (1,0),
+ * (1,1), ... */
 #define GPU_KDA_CHUNK_SHARED(NAME, ROWS)                                                           \
     struct NAME {                                                                                  \
         float q[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
         float k[ROWS][GPU_KDA_DIM_MOST + 4];                                                       \
         union {                                                                                    \
             float g[ROWS][GPU_KDA_DIM_MOST + 4];                                                   \
-            float x[(ROWS) / 16 * ((ROWS) / 16 + 1) / 2][16][16 + 4];                              \
+            struct {                                                                               \
+                float x[(ROWS) / 16 * ((ROWS) / 16 + 1) / 2][16][16 + 4];                          \
+                uint16_t parts[2][ROWS][(ROWS) + 8];                                               \
+            };                                                                                     \
         };                                                                                         \
         float l[(ROWS) / 16 * ((ROWS) / 16 + 1) / 2][16][16 + 4];                                  \
         float beta[ROWS];                                                                          \
@@ -544,6 +548,20 @@ GPU_KDA_CHUNK_SHARED(gpu_kda_chunk_shared_64, GPU_KDA_ROWS_64);
 struct gpu_kda_states_shared {
     uint16_t s[2][16][GPU_KDA_DIM_MOST + 32];
     uint16_t v[3][16][GPU_KDA_ROWS_32 + 32];
+};
+
+/* Pieces of chunks on their way, in the order in which they are used; decays beside the first piece
+ * of keys. */
+enum {
+    GPU_KDA_WG_VALUES = 32, /* of a block */
+    GPU_KDA_WG_THREADS = 160,
+    GPU_KDA_WG_PIECE = GPU_KDA_ROWS_32 * GPU_KDA_DIM_MOST,
+    GPU_KDA_WG_SLOTS = 13,
+};
+struct gpu_kda_states_wg_shared {
+    uint16_t piece[GPU_KDA_WG_SLOTS][GPU_KDA_WG_PIECE];
+    float decay[GPU_KDA_WG_SLOTS][GPU_KDA_DIM_MOST];
+    uint64_t full[GPU_KDA_WG_SLOTS], empty[GPU_KDA_WG_SLOTS];
 };
 
 /* Rows of latents are one 16-byte piece longer than they need to be: eight of them, read side by

@@ -2,13 +2,13 @@
 """opcodes.py: counts tensor-core instructions in each kernel of a cubin, where no disassembler is at hand.
 
 An instruction is 16 bytes; its low 12 bits name it (HMMA: 0x23c, as cuobjdump shows it for sm_80 to sm_90; HGMMA of sm_90a:
-0x9f0).
+0x9f0, and 0xdf0 with a side from registers).
 Prints `kernel count` lines.
 """
 import struct
 import sys
 
-MATRIX = (0x23C, 0x9F0)
+MATRIX = (0x23C, 0x9F0, 0xDF0)
 
 
 def sections(elf):

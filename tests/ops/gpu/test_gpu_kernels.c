@@ -127,6 +127,7 @@ static void verified_drafts_are_those_of_the_reference(void **state) {
 /* Chunks against the recurrence. */
 static void delta_attention_of_many_rows_is_that_of_the_reference(void **state) {
     all_shapes(&case_kda_prefill);
+    all_shapes_of_warpgroups(&case_kda_prefill);
 }
 static void routes_are_those_of_the_reference(void **state) {
     all_shapes(&case_route);
@@ -330,6 +331,21 @@ static void heads_of_delta_attention_are_shared_out_while_the_device_is_not_full
     assert_int_equal(gpu_launch_kda_verify(&verify, 128, 2, h200).cluster, 2);
     assert_int_equal(gpu_launch_kda_verify(&verify, 128, 1, mi355x).cluster, 0);
 }
+static void states_pass_by_products_of_warpgroups_where_there_are_some(void **state) {
+    const struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32, .warpgroups = true};
+    const struct gpu_shape mi355x = {.multiprocessors = 256, .wave = 64};
+    struct gpu_kda_prefill prefill = {.heads = 12, .dim = 128, .taps = 4, .n_seqs = 2};
+    const struct gpu_launch l = gpu_launch_kda_prefill_states(&prefill, 9, h200);
+    assert_int_equal(l.kernel, GPU_weir_kda_states_wg);
+    assert_int_equal(l.blocks_x, 48);
+    assert_int_equal(l.blocks_y, 2);
+    assert_true(l.shared_bytes <= 227 * 1024);
+    assert_int_equal(gpu_launch_kda_prefill_states(&prefill, 9, mi355x).kernel,
+                     GPU_weir_kda_states_128);
+    prefill.dim = 64;
+    assert_int_equal(gpu_launch_kda_prefill_states(&prefill, 9, h200).kernel,
+                     GPU_weir_kda_states_64);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -351,6 +367,7 @@ int main(void) {
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
         cmocka_unit_test(tiles_of_warpgroups_are_as_wide_as_the_device_is_full),
         cmocka_unit_test(heads_of_delta_attention_are_shared_out_while_the_device_is_not_full),
+        cmocka_unit_test(states_pass_by_products_of_warpgroups_where_there_are_some),
     };
     return (cmocka_set_test_filter(getenv("FILTER")), cmocka_run_group_tests(tests, NULL, NULL));
 }

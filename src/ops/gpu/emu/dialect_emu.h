@@ -342,6 +342,13 @@ GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
     emu_copy_wait(0);
     emu_gate_arrive(gate);
 }
+/* At once: whoever copies has not yet arrived. */
+GPU_FN void gpu_copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *gate) {
+    (void)gate;
+    emu_check_aligned(shared);
+    emu_check_aligned(global);
+    memcpy(shared, global, bytes);
+}
 GPU_FN void gpu_gate_wait(uint64_t *gate, uint32_t parity) {
     emu_gate_wait(gate, parity);
 }

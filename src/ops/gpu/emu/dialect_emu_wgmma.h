@@ -54,11 +54,12 @@ GPU_FN void gpu_wg_gather(struct gpu_u4 a, float row[2][16]) {
 GPU_FN void gpu_wg_rows_of(float *c, uint32_t n, struct gpu_u4 a, const uint16_t *b, uint32_t k,
                            bool add) {
     float row[2][16];
+    const uint16_t *panel = b + k / 4 * n * 64;
     gpu_wg_gather(a, row);
     for (uint32_t i = 0; i < n / 2; i++) {
         float sum = 0;
         for (uint32_t e = 0; e < 16; e++)
-            sum += row[i / 2 % 2][e] * gpu_wg_element(b, gpu_wg_col(i), 16 * k + e);
+            sum += row[i / 2 % 2][e] * gpu_wg_element(panel, gpu_wg_col(i), k % 4 * 16 + e);
         c[i] = add ? c[i] + sum : sum;
     }
 }

@@ -58,6 +58,16 @@ GPU_FN uint32_t tile_of(uint32_t i, uint32_t j) {
 
 /* ------------------------------------------------------------------------------- tokens */
 
+/* Two neighbouring numbers in shared memory, the first one's place a multiple of 8 bytes. */
+GPU_FN void load_two(float *f, const float *from) {
+    const uint64_t two = *(const uint64_t *)(const void *)from;
+    f[0] = gpu_as_f32((uint32_t)two);
+    f[1] = gpu_as_f32((uint32_t)(two >> 32));
+}
+GPU_FN void put_two(float *to, const float *f) {
+    *(uint64_t *)(void *)to = (uint64_t)gpu_as_u32(f[1]) << 32 | gpu_as_u32(f[0]);
+}
+
 GPU_FN uint32_t pair_at(const uint16_t *p) {
     return *(const uint32_t *)(const void *)p;
 }
@@ -89,7 +99,7 @@ GPU_FN void convolve(const struct part *p, const uint32_t part, const uint32_t *
                      const uint32_t keys) {
     const struct gpu_kda_prefill *a = p->a;
     const struct place at = place_of(p, keys);
-    const uint32_t n = a->taps;
+    const uint32_t n = a->taps, rows = at.there && at.begin < p->c.rows ? p->c.rows - at.begin : 0;
     const float *taps = part == 0 ? a->q_taps : part == 1 ? a->k_taps : a->v_taps;
     /* Taps stand at the end of four; those that are not there must not even meet a NaN. */
     float tap[2][GPU_TAPS_MOST];
@@ -106,6 +116,7 @@ GPU_FN void convolve(const struct part *p, const uint32_t part, const uint32_t *
     GPU_UNROLL
     for (uint32_t i = 0; i < rows_each(keys); i++) {
         const uint32_t row = at.begin + i;
+        float f[2];
         GPU_UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             float sum = 0;
@@ -113,8 +124,9 @@ GPU_FN void convolve(const struct part *p, const uint32_t part, const uint32_t *
             for (uint32_t j = 0; j < GPU_TAPS_MOST; j++)
                 if (j + n >= GPU_TAPS_MOST)
                     sum += tap[e][j] * (e ? gpu_bf16_hi(x[i + j]) : gpu_bf16_lo(x[i + j]));
-            to[row * WIDE + at.d + e] = row < p->c.rows && at.there ? sum * gpu_sigmoid(sum) : 0;
+            f[e] = i < rows ? sum * gpu_sigmoid(sum) : 0;
         }
+        put_two(to + row * WIDE + at.d, f);
     }
 }
 
@@ -143,12 +155,14 @@ GPU_FN void decays(const struct part *p, kda_chunk_shared *s, const uint32_t *z,
     GPU_UNROLL
     for (uint32_t i = 0; i < each; i++) {
         const bool there = at.there && at.begin + i < p->c.rows;
+        float f[2];
         GPU_UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             const float x = (e ? gpu_bf16_hi(z[i]) : gpu_bf16_lo(z[i])) + dt[e];
             sum[e] += there ? 1.44269504f * a->lower_bound * gpu_sigmoid(ea * x) : 0;
-            s->g[at.begin + i][at.d + e] = bound ? sum[e] : there ? x : -GPU_INFINITY;
+            f[e] = bound ? sum[e] : there ? x : -GPU_INFINITY;
         }
+        put_two(&s->g[at.begin + i][at.d], f);
     }
     if (!bound) { /* softplus of the thread's own numbers; of minus infinity it is 0 */
         sum[0] = sum[1] = 0;
@@ -241,9 +255,43 @@ GPU_FN void put_pair(const struct part *p, kda_chunk_shared *s, uint32_t below, 
     split1(col <= row ? qk : 0, &p->to.aqk[at], &p->to.aqk[CHUNK * CHUNK + at]);
     s->l[tile_of(below, above)][i][j] = col < row ? s->beta[row] * kk : 0;
 }
-GPU_FN void put_nothing(const struct part *p, uint32_t row, uint32_t col) {
-    const uint32_t at = kda_element(row, col, CHUNK);
-    p->to.aqk[at] = p->to.aqk[CHUNK * CHUNK + at] = 0;
+
+/* Two numbers as pairs of upper and lower parts. */
+GPU_FN void split2(float x, float y, uint32_t *hi, uint32_t *lo) {
+    *hi = gpu_bf16_pair(x, y);
+    *lo = gpu_bf16_pair(x - gpu_bf16_lo(*hi), y - gpu_bf16_hi(*hi));
+}
+GPU_FN void put_split(uint16_t *to, uint32_t lower, float x, float y) {
+    uint32_t hi, lo;
+    split2(x, y, &hi, &lo);
+    *(uint32_t *)(void *)to = hi;
+    *(uint32_t *)(void *)(to + lower) = lo;
+}
+
+/* Sums of a tile to their places, and zeros opposite to it. */
+GPU_FN void put_pairs(const struct part *p, kda_chunk_shared *s, uint32_t below, uint32_t above,
+                      const struct gpu_sums *qk, const struct gpu_sums *kk) {
+    const uint32_t each = GPU_WAVE == 32 ? 2 : 1; /* neighbours */
+    GPU_UNROLL
+    for (uint32_t e = 0; e < GPU_SUMS; e += each) {
+        const uint32_t i = gpu_sum_row(e), j = gpu_sum_col(e);
+        const uint32_t row = below * TILE + i, col = above * TILE + j;
+        const uint32_t opposite = kda_element(above * TILE + i, below * TILE + j, CHUNK);
+        if (each == 2) {
+            const float y = qk->at[e + each - 1], z = kk->at[e + each - 1];
+            const float l[2] = {col < row ? s->beta[row] * kk->at[e] : 0,
+                                col + 1 < row ? s->beta[row] * z : 0};
+            put_split(&p->to.aqk[kda_element(row, col, CHUNK)], CHUNK * CHUNK,
+                      col <= row ? qk->at[e] : 0, col + 1 <= row ? y : 0);
+            put_two(&s->l[tile_of(below, above)][i][j], l);
+            if (below != above)
+                put_split(&p->to.aqk[opposite], CHUNK * CHUNK, 0, 0);
+        } else {
+            put_pair(p, s, below, above, i, j, qk->at[e], kk->at[e]);
+            if (below != above)
+                p->to.aqk[opposite] = p->to.aqk[CHUNK * CHUNK + opposite] = 0;
+        }
+    }
 }
 
 /* Within a block of steep decays: 136 pairs, two rows that together have 17 at a time. */
@@ -279,9 +327,9 @@ GPU_FN void eight(float *f, const float *from) {
     widen_f32x4(f, gpu_load16(from));
     widen_f32x4(f + 4, gpu_load16(from + 4));
 }
-/* Queries and keys of block `block` from column `at` on, decayed since `since`. */
+/* Queries and keys of block `block` from column `at` on, decayed since its start. */
 GPU_FN void strips_below(struct kda_strips *q, struct kda_strips *k, const kda_chunk_shared *s,
-                         uint32_t block, uint32_t at, const float *since) {
+                         uint32_t block, uint32_t at) {
     GPU_UNROLL
     for (uint32_t i = 0; i < GPU_STRIPS; i++) {
         const uint32_t row = block * TILE + gpu_strip_row(i);
@@ -289,7 +337,7 @@ GPU_FN void strips_below(struct kda_strips *q, struct kda_strips *k, const kda_c
         eight(g, &s->g[row][at]);
         GPU_UNROLL
         for (uint32_t e = 0; e < 8; e++)
-            g[e] = gpu_exp2(g[e] - since[e]);
+            g[e] = gpu_exp2(g[e]);
         eight(f, &s->q[row][at]);
         GPU_UNROLL
         for (uint32_t e = 0; e < 8; e++)
@@ -318,52 +366,80 @@ GPU_FN void strips_above(struct kda_strips *k, const kda_chunk_shared *s, uint32
     }
 }
 
-/* Tiles of pairs of blocks, a wave each; those of a block with itself unless it is steep. */
+/* Rows of q or k of block `block`, decayed since the block's middle, or keys until it. */
+GPU_FN void strips_within(struct kda_strips_whole *to, const float (*rows)[WIDE],
+                          const kda_chunk_shared *s, uint32_t block, uint32_t at, bool since) {
+    float middle[8];
+    eight(middle, &s->g[block * TILE + MIDDLE][at]);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+        const uint32_t row = block * TILE + gpu_strip_row(i);
+        float g[8], f[8];
+        eight(g, &s->g[row][at]);
+        eight(f, &rows[row][at]);
+        GPU_UNROLL
+        for (uint32_t e = 0; e < 8; e++)
+            f[e] *= gpu_exp2(since ? g[e] - middle[e] : middle[e] - g[e]);
+        split8(f, &to->upper.hi.row[i], &to->upper.lo.row[i]);
+        to->least.row[i] = narrow_bf16x8(f);
+    }
+}
+/* A block with itself. Outputs whose terms cancel show what is lost here first. */
+GPU_FN void pairs_within(struct gpu_sums *qk, struct gpu_sums *kk, const kda_chunk_shared *s,
+                         uint32_t block, const uint32_t keys) {
+    GPU_ROLLED
+    for (uint32_t d = 0; d < keys; d += 32) {
+        const uint32_t at = d + gpu_strip_k();
+        struct kda_strips_whole above, below;
+        strips_within(&above, s->k, s, block, at, false);
+        strips_within(&below, s->q, s, block, at, true);
+        add_product_whole(qk, qk, &below, &above);
+        strips_within(&below, s->k, s, block, at, true);
+        add_product(kk, &below.upper, &above.upper);
+    }
+}
+GPU_FN void pairs_between(struct gpu_sums *qk, struct gpu_sums *kk, const kda_chunk_shared *s,
+                          uint32_t below, uint32_t above, const uint32_t keys) {
+    GPU_ROLLED
+    for (uint32_t d = 0; d < keys; d += 32) {
+        const uint32_t at = d + gpu_strip_k();
+        struct kda_strips q, k, above_k;
+        float until[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        GPU_ROLLED
+        for (uint32_t b = above; b < below; b++) {
+            float end[8];
+            eight(end, &s->g[b * TILE + TILE - 1][at]);
+            GPU_UNROLL
+            for (uint32_t e = 0; e < 8; e++)
+                until[e] += end[e];
+        }
+        strips_above(&above_k, s, above, at, until);
+        strips_below(&q, &k, s, below, at);
+        add_product(qk, &q, &above_k);
+        add_product(kk, &k, &above_k);
+    }
+}
+
+/* Tiles of pairs of blocks, a wave each; first those of a block with itself, unless it is steep. */
 GPU_FN void pairs(const struct part *p, kda_chunk_shared *s, const uint32_t keys) {
     const bool steep = s->steep;
     GPU_ROLLED
     for (uint32_t t = gpu_wave(); t < TILES; t += CHUNK_WAVES) {
-        uint32_t below = 0;
-        while (tile_of(below + 1, 0) <= t)
-            below++;
-        const uint32_t above = t - tile_of(below, 0);
+        uint32_t below = t, above = t;
         struct gpu_sums qk, kk;
-        if (below == above && steep)
+        if (t < BLOCKS && steep)
             continue; /* the same for the whole wave */
         clear_sums(&qk);
         clear_sums(&kk);
-        GPU_ROLLED
-        for (uint32_t d = 0; d < keys; d += 32) {
-            const uint32_t at = d + gpu_strip_k();
-            struct kda_strips q, k, above_k;
-            float since[8], until[8];
-            GPU_UNROLL
-            for (uint32_t e = 0; e < 8; e++)
-                since[e] = until[e] = 0;
-            if (below == above) {
-                eight(since, &s->g[below * TILE + MIDDLE][at]);
-                eight(until, &s->g[below * TILE + MIDDLE][at]);
-            }
-            GPU_ROLLED
-            for (uint32_t b = above; b < below; b++) {
-                float end[8];
-                eight(end, &s->g[b * TILE + TILE - 1][at]);
-                GPU_UNROLL
-                for (uint32_t e = 0; e < 8; e++)
-                    until[e] += end[e];
-            }
-            strips_above(&above_k, s, above, at, until);
-            strips_below(&q, &k, s, below, at, since);
-            add_product(&qk, &q, &above_k);
-            add_product(&kk, &k, &above_k);
+        if (t < BLOCKS) {
+            pairs_within(&qk, &kk, s, t, keys);
+        } else {
+            above = t - BLOCKS;
+            for (below = 1; above >= below; below++)
+                above -= below;
+            pairs_between(&qk, &kk, s, below, above, keys);
         }
-        GPU_UNROLL
-        for (uint32_t e = 0; e < GPU_SUMS; e++) {
-            const uint32_t i = gpu_sum_row(e), j = gpu_sum_col(e);
-            put_pair(p, s, below, above, i, j, qk.at[e], kk.at[e]);
-            if (below != above)
-                put_nothing(p, above * TILE + i, below * TILE + j);
-        }
+        put_pairs(p, s, below, above, &qk, &kk);
     }
     if (steep)
         near_pairs(p, s, keys);
@@ -384,9 +460,15 @@ GPU_FN float add_tile(float sum, const float *row, const float *tile, uint32_t c
     return sum;
 }
 
-/* x = (I + l)^-1 diag(beta) without its diagonal, which is beta, all in f32: the blocks on the
- * diagonal column by column, then row by row of blocks X_ba = -X_bb sum_m L_bm X_ma. It takes the
- * place of g. */
+/* Element e of strip t of 32 tokens is token e / 2 * 8 + t * 2 + e % 2, in x and in what it
+ * multiplies: lanes that read the latter then find it in different banks. */
+GPU_FN uint32_t place_in_strips(uint32_t token) {
+    return token / 32 * 32 + token % 8 / 2 * 8 + token % 32 / 8 * 2 + token % 2;
+}
+
+/* x = (I + l)^-1, all in f32: the blocks on the diagonal column by column, then row by row of
+ * blocks X_ba = -X_bb sum_m L_bm X_ma. x diag(beta) without its diagonal, which is beta, is left in
+ * two parts. Both take the place of g. */
 GPU_FN void invert(kda_chunk_shared *s) {
     const uint32_t thread = gpu_thread();
     if (thread < CHUNK) {
@@ -427,112 +509,197 @@ GPU_FN void invert(kda_chunk_shared *s) {
     GPU_UNROLL
     for (uint32_t b = 0; b < BLOCKS; b++) {
         GPU_UNROLL
-        for (uint32_t a = 0; a <= b; a++) {
+        for (uint32_t a = 0; a < BLOCKS; a++) {
             const uint32_t row = thread / TILE % TILE, c = thread % TILE;
-            s->x[tile_of(b, a)][row][c] *= a == b && row == c ? 0 : s->beta[a * TILE + c];
+            const bool own = a == b && row == c;
+            const float x = a > b || own ? 0 : s->x[tile_of(b, a)][row][c] * s->beta[a * TILE + c];
+            const uint32_t at = place_in_strips(a * TILE + c);
+            split1(x, &s->parts[0][b * TILE + row][at], &s->parts[1][b * TILE + row][at]);
         }
     }
 }
 
 /* ------------------------------------------------------------------------------- results */
 
-/* Two numbers as pairs of upper and lower parts. */
-GPU_FN void split2(float x, float y, uint32_t *hi, uint32_t *lo) {
-    *hi = gpu_bf16_pair(x, y);
-    *lo = gpu_bf16_pair(x - gpu_bf16_lo(*hi), y - gpu_bf16_hi(*hi));
-}
-GPU_FN void put_split(uint16_t *to, uint32_t lower, float x, float y) {
-    uint32_t hi, lo;
-    split2(x, y, &hi, &lo);
-    *(uint32_t *)(void *)to = hi;
-    *(uint32_t *)(void *)(to + lower) = lo;
+/* Parts of four numbers with the other sign. */
+GPU_FN void put_four(uint16_t *to, uint32_t lower, const float *f) {
+    uint32_t hi[2], lo[2];
+    split2(-f[0], -f[1], &hi[0], &lo[0]);
+    split2(-f[2], -f[3], &hi[1], &lo[1]);
+    *(uint64_t *)(void *)to = (uint64_t)hi[1] << 32 | hi[0];
+    *(uint64_t *)(void *)(to + lower) = (uint64_t)lo[1] << 32 | lo[0];
 }
 
-/* q, kt and decay to their places; k becomes k exp G. */
-GPU_FN void put_tokens(const struct part *p, kda_chunk_shared *s, const uint32_t keys) {
-    const uint32_t d = gpu_thread() % (keys / 2) * 2, ranges = CHUNK_THREADS / (keys / 2);
-    if (gpu_thread() < keys)
-        p->to.decay[gpu_thread()] = gpu_exp2(between(s, 0, BLOCKS, gpu_thread()));
-    GPU_ROLLED
-    for (uint32_t at = gpu_thread() / (keys / 2) * 8; at < CHUNK; at += ranges * 8) {
-        const uint32_t block = at / TILE;
-        float back[2][8], q[2][8];
+/* Log decays of two dimensions over the whole blocks in front of `block` and behind it. */
+GPU_FN void around(float *before, float *after, const kda_chunk_shared *s, uint32_t block,
+                   uint32_t d) {
+    before[0] = before[1] = after[0] = after[1] = 0;
+    GPU_UNROLL
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        float end[2];
+        load_two(end, &s->g[b * TILE + TILE - 1][d]);
         GPU_UNROLL
         for (uint32_t h = 0; h < 2; h++) {
-            const float before = between(s, 0, block, d + h);
-            const float after = between(s, block + 1, BLOCKS, d + h);
-            const float end = s->g[block * TILE + TILE - 1][d + h];
-            GPU_UNROLL
-            for (uint32_t e = 0; e < 8; e++) {
-                const float g = s->g[at + e][d + h], down = gpu_exp2(g + before);
-                const float k = s->k[at + e][d + h];
-                q[h][e] = s->q[at + e][d + h] * down;
-                back[h][e] = k * gpu_exp2(end - g + after);
-                s->k[at + e][d + h] = k * down;
-            }
+            before[h] += b < block ? end[h] : 0;
+            after[h] += b > block ? end[h] : 0;
         }
+    }
+}
+/* From where a part of kt lies as the work buffer has it. */
+GPU_FN void copy_out(uint16_t *to, const uint16_t *from, uint32_t n) {
+    GPU_ROLLED
+    for (uint32_t i = gpu_thread() * 8; i < n; i += CHUNK_THREADS * 8)
+        gpu_store16(to + i, gpu_load16(from + i));
+}
+
+/* Where a thread has two dimensions of some pieces of 8 rows: the dimension, the first row, from a
+ * piece to the next, and how many pieces; those beyond the chunk are none. */
+struct pieces {
+    uint32_t d, own, step, n;
+};
+GPU_FN struct pieces pieces_of(const uint32_t keys) {
+    struct pieces at;
+    at.d = gpu_thread() % (keys / 2) * 2;
+    at.own = gpu_thread() / (keys / 2) * 8;
+    at.step = CHUNK_THREADS / (keys / 2) * 8;
+    at.n = (CHUNK + at.step - 1) / at.step;
+    return at;
+}
+/* q and decay to their places. */
+GPU_FN void put_queries(const struct part *p, const kda_chunk_shared *s, const uint32_t keys) {
+    const struct pieces own = pieces_of(keys);
+    if (gpu_thread() < keys)
+        p->to.decay[gpu_thread()] = gpu_exp2(between(s, 0, BLOCKS, gpu_thread()));
+    GPU_UNROLL
+    for (uint32_t i = 0; i < own.n; i++) {
+        const uint32_t at = own.own + i * own.step;
+        float before[2], after[2];
+        if (at >= CHUNK)
+            continue;
+        around(before, after, s, at / TILE, own.d);
         GPU_UNROLL
-        for (uint32_t e = 0; e < 8; e++)
-            put_split(&p->to.q[kda_element(at + e, d, keys)], CHUNK * keys, q[0][e], q[1][e]);
+        for (uint32_t e = 0; e < 8; e++) {
+            float q[2], g[2];
+            load_two(q, &s->q[at + e][own.d]);
+            load_two(g, &s->g[at + e][own.d]);
+            put_split(&p->to.q[kda_element(at + e, own.d, keys)], CHUNK * keys,
+                      q[0] * gpu_exp2(g[0] + before[0]), q[1] * gpu_exp2(g[1] + before[1]));
+        }
+    }
+}
+/* k becomes k exp G. Parts of kt pass through the places of q and then of g, so that whole lines
+ * are written; the last part is left in the latter. */
+GPU_FN void put_keys(const struct part *p, kda_chunk_shared *s, const uint32_t keys) {
+    enum { PIECES = CHUNK * GPU_KDA_DIM_MOST / 16 / CHUNK_THREADS }; /* at most */
+    const struct pieces own = pieces_of(keys);
+    uint16_t *parts = (uint16_t *)(void *)&s->q[0][0], *last = (uint16_t *)(void *)&s->g[0][0];
+    struct gpu_u4 least[PIECES][2];
+    GPU_UNROLL
+    for (uint32_t i = 0; i < own.n; i++) {
+        const uint32_t at = own.own + i * own.step;
+        float before[2], after[2], end[2], back[2][8];
+        if (at >= CHUNK)
+            continue;
+        around(before, after, s, at / TILE, own.d);
+        load_two(end, &s->g[at / TILE * TILE + TILE - 1][own.d]);
+        GPU_UNROLL
+        for (uint32_t e = 0; e < 8; e++) {
+            float k[2], g[2];
+            load_two(k, &s->k[at + e][own.d]);
+            load_two(g, &s->g[at + e][own.d]);
+            GPU_UNROLL
+            for (uint32_t h = 0; h < 2; h++) {
+                back[h][e] = k[h] * gpu_exp2(end[h] - g[h] + after[h]);
+                k[h] *= gpu_exp2(g[h] + before[h]);
+            }
+            put_two(&s->k[at + e][own.d], k);
+        }
         GPU_UNROLL
         for (uint32_t h = 0; h < 2; h++) {
             struct gpu_u4 hi, lo;
             split8(back[h], &hi, &lo);
-            uint16_t *kt = p->to.kt + kda_element(d + h, at, CHUNK);
-            gpu_store16(kt, hi);
-            gpu_store16(kt + CHUNK * keys, lo);
-            gpu_store16(kt + 2 * CHUNK * keys, narrow_bf16x8(back[h]));
+            least[i][h] = narrow_bf16x8(back[h]);
+            gpu_store16(parts + kda_element(own.d + h, at, CHUNK), hi);
+            gpu_store16(parts + CHUNK * keys + kda_element(own.d + h, at, CHUNK), lo);
+        }
+    }
+    gpu_barrier(); /* g is free */
+    GPU_UNROLL
+    for (uint32_t i = 0; i < own.n; i++) {
+        const uint32_t at = own.own + i * own.step;
+        GPU_UNROLL
+        for (uint32_t h = 0; h < 2; h++)
+            if (at < CHUNK)
+                gpu_store16(last + kda_element(own.d + h, at, CHUNK), least[i][h]);
+    }
+    copy_out(p->to.kt, parts, 2 * CHUNK * keys);
+}
+
+/* Sum e of a lane: its column of a tile. With waves of 32 strips are of such columns that a lane
+ * has four neighbours of two rows, in this order. */
+GPU_FN uint32_t column_of_sum(uint32_t e) {
+    return GPU_WAVE == 32 ? gpu_lane() % 4 * 4 + e / 4 * 2 + e % 2 : gpu_sum_col(e);
+}
+/* A tile of X times `what` (k exp G, or v) to its place, own shares added. */
+GPU_FN void put_tile(const struct part *p, const kda_chunk_shared *s, const struct gpu_sums *sum,
+                     const float (*what)[WIDE], bool values, uint32_t row, uint32_t col,
+                     const uint32_t keys) {
+    const uint32_t lower = CHUNK * keys;
+    if (GPU_WAVE == 32) {
+        GPU_UNROLL
+        for (uint32_t e = 0; e < 4; e += 2) {
+            const uint32_t i = row + gpu_sum_row(e), d = col + column_of_sum(e);
+            float own[4];
+            widen_f32x4(own, gpu_load16(&what[i][d]));
+            GPU_UNROLL
+            for (uint32_t c = 0; c < 4; c++)
+                own[c] = sum->at[e + c / 2 * 4 + c % 2] + s->beta[i] * own[c];
+            if (values)
+                gpu_store16(p->to.u + i * keys + d, f32x4(own));
+            else
+                put_four(&p->to.w[kda_element(i, d, keys)], lower, own);
+        }
+    } else {
+        GPU_UNROLL
+        for (uint32_t e = 0; e < GPU_SUMS; e++) {
+            const uint32_t i = row + gpu_sum_row(e), d = col + column_of_sum(e);
+            const float whole = sum->at[e] + s->beta[i] * what[i][d];
+            uint16_t *to = &p->to.w[kda_element(i, d, keys)];
+            if (values)
+                p->to.u[i * keys + d] = whole;
+            else
+                split1(-whole, to, to + lower);
         }
     }
 }
-
-/* Strips of rows of block `block` of x, from column m on; zeros above the diagonal. */
-GPU_FN void strips_of_x(struct kda_strips *to, const kda_chunk_shared *s, uint32_t block,
-                        uint32_t m) {
-    const uint32_t above = (m + gpu_strip_k()) / TILE;
-    GPU_UNROLL
-    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-        float f[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (above <= block)
-            eight(f, &s->x[tile_of(block, above)][gpu_strip_row(i)][gpu_strip_k() % TILE]);
-        split8(f, &to->hi.row[i], &to->lo.row[i]);
-    }
-}
-
-/* X times k exp G and times v (in q's place), a wave 16 columns of one. A token's own share, the
+/* X times k exp G and times v (in q's place), a wave 16 columns of both. A token's own share, the
  * largest, is not rounded on its way. */
 GPU_FN void put_corrections(const struct part *p, const kda_chunk_shared *s, const uint32_t keys) {
-    const uint32_t tiles = keys / TILE;
     GPU_ROLLED
-    for (uint32_t t = gpu_wave(); t < 2 * tiles; t += CHUNK_WAVES) {
-        const bool values = t >= tiles;
-        const uint32_t col = t % tiles * TILE;
-        struct kda_strips b[CHUNK / 32];
+    for (uint32_t col = gpu_wave() * TILE; col < keys; col += CHUNK_WAVES * TILE) {
+        struct kda_strips k[CHUNK / 32], v[CHUNK / 32];
         GPU_UNROLL
-        for (uint32_t m = 0; m < CHUNK; m += 32)
-            split_cols(&b[m / 32], values ? &s->q[m][col] : &s->k[m][col], WIDE);
+        for (uint32_t m = 0; m < CHUNK; m += 32) {
+            split_cols(&k[m / 32], &s->k[m][col], WIDE);
+            split_cols(&v[m / 32], &s->q[m][col], WIDE);
+        }
         GPU_ROLLED
         for (uint32_t row = 0; row < CHUNK; row += TILE) {
-            struct gpu_sums sum;
-            clear_sums(&sum);
+            struct gpu_sums w, u;
+            clear_sums(&w);
+            clear_sums(&u);
             GPU_UNROLL
             for (uint32_t m = 0; m < CHUNK; m += 32) {
                 struct kda_strips x;
                 if (m > row)
                     continue; /* the same for the whole wave */
-                strips_of_x(&x, s, row / TILE, m);
-                add_product(&sum, &x, &b[m / 32]);
+                load_strips(&x, &s->parts[0][row][m], sizeof s->parts[0][0] / 2,
+                            sizeof s->parts[0] / 2);
+                add_product(&w, &x, &k[m / 32]);
+                add_product(&u, &x, &v[m / 32]);
             }
-            GPU_UNROLL
-            for (uint32_t e = 0; e < GPU_SUMS; e++) {
-                const uint32_t i = row + gpu_sum_row(e), d = col + gpu_sum_col(e);
-                const float whole = sum.at[e] + s->beta[i] * (values ? s->q[i][d] : s->k[i][d]);
-                if (values)
-                    p->to.u[i * keys + d] = whole;
-                else
-                    split1(-whole, &p->to.w[kda_element(i, d, keys)],
-                           &p->to.w[CHUNK * keys + kda_element(i, d, keys)]);
-            }
+            put_tile(p, s, &w, s->k, false, row, col, keys);
+            put_tile(p, s, &u, s->q, true, row, col, keys);
         }
     }
 }
@@ -560,7 +727,6 @@ GPU_FN void kda_chunk(const struct gpu_kda_prefill *a, kda_chunk_shared *s, cons
     if (p.c.seq == a->n_seqs || a->seqs[p.c.seq].slot < 0)
         return;
     p.span = a->seqs[p.c.seq];
-    p.to = kda_work_of(a, p.number, p.head, keys);
     load_rows(&p, 0, q, keys);
     load_rows(&p, 1, k, keys);
     load_gates(&p, z, keys);
@@ -580,10 +746,15 @@ GPU_FN void kda_chunk(const struct gpu_kda_prefill *a, kda_chunk_shared *s, cons
     look_for_steep(s, keys);
     normalise(&p, s, keys);
     gpu_barrier();
+    p.to = kda_work_of(a, p.number, p.head, keys); /* not before registers are free */
     pairs(&p, s, keys);
     gpu_barrier();
-    load_rows(&p, 2, q, keys); /* on its way while the rest is computed */
-    put_tokens(&p, s, keys);
+    put_queries(&p, s, keys);
+    gpu_barrier();
+    put_keys(&p, s, keys);
+    load_rows(&p, 2, q, keys);
+    gpu_barrier();
+    copy_out(p.to.kt + 2 * CHUNK * keys, (const uint16_t *)(const void *)s->g, CHUNK * keys);
     gpu_barrier(); /* g and q are free */
     convolve(&p, 2, q, &s->q[0][0], keys);
     invert(s);

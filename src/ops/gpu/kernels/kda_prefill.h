@@ -3,8 +3,9 @@
  *
  * Such a number is the sum of two BF16 ones to 2^-17 of itself, of three to the last bit; so three
  * products of tiles are one of numbers that are nearly f32, and six one that is. The six are for
- * what enters the state, where a single token's share is far above the mean: results then stay
- * within what token by token gives, which single BF16 operands would not. */
+ * what enters the state, where a single token's share is far above the mean, and for queries and
+ * keys of the same 16 tokens, whose shares may cancel: results then stay within what token by token
+ * gives, which single BF16 operands would not. */
 #ifndef WEIR_OPS_GPU_KERNELS_KDA_PREFILL_H
 #define WEIR_OPS_GPU_KERNELS_KDA_PREFILL_H
 
@@ -19,6 +20,12 @@ enum {
 
 /* ------------------------------------------------------------------------------- chunks */
 
+/* A block's part of a sequence: values of a head from value0 on. */
+struct kda_pass {
+    const struct gpu_kda_prefill *a;
+    struct gpu_kda_span span;
+    uint32_t seq, head, value0;
+};
 struct kda_chunk {
     uint32_t seq, row, rows; /* row: of the sequence */
 };
@@ -61,8 +68,10 @@ GPU_FN uint32_t kda_first_chunk(const struct gpu_kda_prefill *a, uint32_t seq) {
 
 /* ------------------------------------------------------------------------------- work buffer
  * The part of a chunk and head. Matrices of two or three parts have all upper parts, then all
- * lower ones. Each part lies as lanes read it: tiles of 16 rows by 32 columns one behind the other,
- * and in a tile strip 0 of all lanes, then strip 1. With G_i the cumulative log decay and X = (I +
+ * lower ones. With waves of 32 a part of 64 columns and more lies in panels (gpu_panel), so that
+ * what is copied to shared memory as it lies there is an operand of warpgroups. Others lie as lanes
+ * read them: tiles of 16 rows by 32 columns one behind the other, and in a tile strip 0 of all
+ * lanes, then strip 1. With G_i the cumulative log decay and X = (I +
  * diag(beta) Akk)^-1 diag(beta): */
 struct kda_work {
     uint16_t *w;   /* [2][CHUNK][keys]: -X (K exp G) */
@@ -72,8 +81,13 @@ struct kda_work {
     float *u;      /* [CHUNK][keys]: X V; what the states put in its place is the output */
     float *decay;  /* [keys]: exp G_C */
 };
-/* Where element (row, k) of a part of so many columns is. */
+GPU_FN bool kda_panels(const uint32_t cols) {
+    return GPU_WAVE == 32 && cols >= 64;
+}
+/* Where element (row, k) of a part of so many columns is; one of two panels has CHUNK rows. */
 GPU_FN uint32_t kda_element(uint32_t row, uint32_t k, const uint32_t cols) {
+    if (kda_panels(cols))
+        return k / 64 * CHUNK * 64 + gpu_panel(row, k % 64 / 8) + k % 8;
     const uint32_t tile = row / TILE * (cols / 32) + k / 32, strip = k % 32 / 8;
     const uint32_t lane = GPU_WAVE == 32 ? row % 8 * 4 + strip : strip * 16 + row % 16;
     const uint32_t of = GPU_WAVE == 32 ? row % 16 / 8 : 0;
@@ -85,6 +99,22 @@ GPU_FN uint64_t kda_window_numbers(const struct gpu_kda_prefill *a) {
 }
 GPU_FN uint16_t *kda_windows_before(const struct gpu_kda_prefill *a, uint32_t seq) {
     return (uint16_t *)a->work + seq * kda_window_numbers(a);
+}
+/* The window behind `rows` rows of the sequence. */
+GPU_FN void kda_put_window(const struct kda_pass *p, uint32_t rows, int32_t slot,
+                           const uint32_t threads) {
+    const struct gpu_kda_prefill *a = p->a;
+    const uint32_t channels = a->heads * a->dim, kept = a->taps - 1;
+    uint16_t *to = kda_window(a, slot);
+    for (uint32_t i = gpu_thread(); i < 3 * kept * a->dim; i += threads) {
+        const uint32_t channel = p->head * a->dim + i % a->dim, line = i / a->dim;
+        const uint32_t part = line / kept, t = rows + line % kept; /* row t - kept */
+        const uint16_t *x = part == 0 ? a->q : part == 1 ? a->k : a->v;
+        const uint16_t *before = kda_windows_before(a, p->seq);
+        to[(uint64_t)line * channels + channel] =
+            t < kept ? before[(uint64_t)(part * kept + t) * channels + channel]
+                     : x[(uint64_t)(p->span.row0 + t - kept) * a->stride + channel];
+    }
 }
 GPU_FN uint64_t kda_work_floats(const uint32_t keys) {
     return CHUNK * keys * 9 / 2 + CHUNK * CHUNK + keys;
@@ -136,24 +166,19 @@ GPU_FN void split1_whole(float f, uint16_t *hi, uint16_t *lo, uint16_t *least) {
     *least = gpu_to_bf16(f - gpu_from_bf16(*hi) - gpu_from_bf16(*lo));
 }
 
-/* Strips of a tile of f32 [row][k] and of one [k][row]. */
-GPU_FN void split_rows(struct kda_strips *s, const float *tile, uint32_t stride) {
-    GPU_UNROLL
-    for (uint32_t i = 0; i < GPU_STRIPS; i++) {
-        const float *from = tile + gpu_strip_row(i) * stride + gpu_strip_k();
-        float f[8];
-        widen_f32x4(f, gpu_load16(from));
-        widen_f32x4(f + 4, gpu_load16(from + 4));
-        split8(f, &s->hi.row[i], &s->lo.row[i]);
-    }
-}
+/* Strips of a tile of f32 [k][row]. The e-th number of a lane's strip is of k = e / 2 * 8 + e % 2
+ * further than its first, which is a pair further than that of the strip before. With waves of 32
+ * row n of the product is row n % 8 / 2 * 4 + n / 8 * 2 + n % 2 of the tile: a lane's sums are then
+ * of four neighbours. */
 GPU_FN void split_cols(struct kda_strips *s, const float *tile, uint32_t stride) {
     GPU_UNROLL
     for (uint32_t i = 0; i < GPU_STRIPS; i++) {
+        const uint32_t n = gpu_strip_row(i);
+        const uint32_t row = GPU_WAVE == 32 ? n % 8 / 2 * 4 + n / 8 * 2 + n % 2 : n;
         float f[8];
         GPU_UNROLL
         for (uint32_t e = 0; e < 8; e++)
-            f[e] = tile[(gpu_strip_k() + e) * stride + gpu_strip_row(i)];
+            f[e] = tile[(gpu_strip_k() / 4 + e / 2 * 8 + e % 2) * stride + row];
         split8(f, &s->hi.row[i], &s->lo.row[i]);
     }
 }
@@ -167,16 +192,20 @@ GPU_FN void load_strips(struct kda_strips *s, const uint16_t *tile, uint32_t str
         s->lo.row[i] = gpu_load16(from + lower);
     }
 }
-/* Strips of the tile of the work buffer that begins with element `tile`; parts are `lower` apart.
- */
-GPU_FN void load_part(struct gpu_strips *s, const uint16_t *tile) {
+/* Strips of the tile from (row, k) on of a part of so many columns; parts are `lower` apart. */
+GPU_FN void load_part(struct gpu_strips *s, const uint16_t *part, uint32_t row, uint32_t k,
+                      const uint32_t cols) {
     GPU_UNROLL
     for (uint32_t i = 0; i < GPU_STRIPS; i++)
-        s->row[i] = gpu_load16(tile + (i * GPU_WAVE + gpu_lane()) * 8);
+        s->row[i] =
+            gpu_load16(part + (kda_panels(cols)
+                                   ? kda_element(row + gpu_strip_row(i), k + gpu_strip_k(), cols)
+                                   : kda_element(row, k, cols) + (i * GPU_WAVE + gpu_lane()) * 8));
 }
-GPU_FN void load_parts(struct kda_strips *s, const uint16_t *tile, uint32_t lower) {
-    load_part(&s->hi, tile);
-    load_part(&s->lo, tile + lower);
+GPU_FN void load_parts(struct kda_strips *s, const uint16_t *part, uint32_t row, uint32_t k,
+                       const uint32_t cols, uint32_t lower) {
+    load_part(&s->hi, part, row, k, cols);
+    load_part(&s->lo, part + lower, row, k, cols);
 }
 GPU_FN void clear_sums(struct gpu_sums *c) {
     GPU_UNROLL

@@ -1,4 +1,5 @@
 /* kda_states.c: the second part of chunked KDA: the state passes through the chunks of a sequence.
+ * (kda_states_wgmma.c does the same where there are products of warpgroups, for heads of 128.)
  * A block has 16 value dimensions of a head, which never meet others, and all their keys. With S
  * the state as [value][key] and what kda_chunk.c left (struct kda_work):
  *   R = U + S W^T, O = S Q^T + R Aqk^T, S' = S diag(decay) + R Kt^T
@@ -15,39 +16,16 @@ enum {
     OUT_THREADS = 256
 };
 
-/* A block's part of a sequence. */
-struct pass {
-    const struct gpu_kda_prefill *a;
-    struct gpu_kda_span span;
-    uint32_t seq, head, value0;
-};
-
 /* Element e of the state's tile of keys `tile`: where in the head's matrix; false: nowhere. */
-GPU_FN bool state_place(const struct pass *p, uint32_t tile, uint32_t e, uint64_t *at) {
+GPU_FN bool state_place(const struct kda_pass *p, uint32_t tile, uint32_t e, uint64_t *at) {
     const uint32_t dim = p->a->dim, value = p->value0 + gpu_sum_row(e);
     const uint32_t key = tile * TILE + gpu_sum_col(e);
     *at = ((uint64_t)p->head * dim + value) * dim + key;
     return value < dim && key < dim;
 }
 
-/* The window after `rows` rows, by the block that has the head's first values. */
-GPU_FN void put_window(const struct pass *p, uint32_t rows, int32_t slot) {
-    const struct gpu_kda_prefill *a = p->a;
-    const uint32_t channels = a->heads * a->dim, kept = a->taps - 1;
-    uint16_t *to = kda_window(a, slot);
-    for (uint32_t i = gpu_thread(); i < 3 * kept * a->dim; i += STATE_THREADS) {
-        const uint32_t channel = p->head * a->dim + i % a->dim, line = i / a->dim;
-        const uint32_t part = line / kept, t = rows + line % kept; /* row t - kept */
-        const uint16_t *x = part == 0 ? a->q : part == 1 ? a->k : a->v;
-        const uint16_t *before = kda_windows_before(a, p->seq);
-        to[(uint64_t)line * channels + channel] =
-            t < kept ? before[(uint64_t)(part * kept + t) * channels + channel]
-                     : x[(uint64_t)(p->span.row0 + t - kept) * a->stride + channel];
-    }
-}
-
 /* tiles: of keys that a wave has, every STATE_WAVES-th one. */
-GPU_FN void put_state(const struct pass *p, const struct gpu_sums *state, const uint32_t keys,
+GPU_FN void put_state(const struct kda_pass *p, const struct gpu_sums *state, const uint32_t keys,
                       const uint32_t tiles, uint32_t rows, int32_t slot) {
     float *to = kda_slot(p->a, slot);
     GPU_UNROLL
@@ -61,7 +39,7 @@ GPU_FN void put_state(const struct pass *p, const struct gpu_sums *state, const 
         }
     }
     if (p->value0 == 0)
-        put_window(p, rows, slot);
+        kda_put_window(p, rows, slot, STATE_THREADS);
 }
 
 /* What a wave reads of a chunk, on its way one phase before it is used. */
@@ -75,12 +53,11 @@ struct late {
     float decay[STATE_TILES][GPU_SUMS];
 };
 
-GPU_FN void load_early(struct early *to, const struct pass *p, const struct kda_work *w,
+GPU_FN void load_early(struct early *to, const struct kda_pass *p, const struct kda_work *w,
                        bool forms_o, uint32_t row, const uint32_t keys) {
     GPU_UNROLL
     for (uint32_t d = 0; d < keys; d += 32)
-        load_parts(&to->x[d / 32], (forms_o ? w->q : w->w) + kda_element(row, d, keys),
-                   CHUNK * keys);
+        load_parts(&to->x[d / 32], forms_o ? w->q : w->w, row, d, keys, CHUNK * keys);
     GPU_UNROLL
     for (uint32_t e = 0; e < GPU_SUMS; e++)
         to->u.at[e] =
@@ -91,15 +68,14 @@ GPU_FN void load_late(struct late *to, const struct kda_work *w, bool forms_o, u
     GPU_UNROLL
     for (uint32_t m = 0; m < CHUNK; m += 32) {
         if (forms_o && m < row + TILE)
-            load_parts(&to->aqk[m / 32], w->aqk + kda_element(row, m, CHUNK), CHUNK * CHUNK);
+            load_parts(&to->aqk[m / 32], w->aqk, row, m, CHUNK, CHUNK * CHUNK);
         GPU_UNROLL
         for (uint32_t i = 0; i < tiles; i++) {
             const uint32_t tile = i * STATE_WAVES + gpu_wave();
-            const uint16_t *at = w->kt + kda_element(tile * TILE, m, CHUNK);
             if (tile * TILE >= keys)
                 continue;
-            load_parts(&to->kt[i][m / 32].upper, at, CHUNK * keys);
-            load_part(&to->kt[i][m / 32].least, at + 2 * CHUNK * keys);
+            load_parts(&to->kt[i][m / 32].upper, w->kt, tile * TILE, m, CHUNK, CHUNK * keys);
+            load_part(&to->kt[i][m / 32].least, w->kt + 2 * CHUNK * keys, tile * TILE, m, CHUNK);
         }
     }
     GPU_UNROLL
@@ -112,7 +88,7 @@ GPU_FN void load_late(struct late *to, const struct kda_work *w, bool forms_o, u
 }
 
 /* Asks for a chunk before its time: a block its share, and all blocks of the head together all. */
-GPU_FN void ask_for(const struct pass *p, const struct kda_work *w, const uint32_t keys) {
+GPU_FN void ask_for(const struct kda_pass *p, const struct kda_work *w, const uint32_t keys) {
     const uint32_t shares = (p->a->dim + TILE - 1) / TILE, line = 128 / sizeof(float);
     for (uint64_t at = (p->value0 / TILE * STATE_THREADS + gpu_thread()) * line;
          at < kda_work_floats(keys); at += (uint64_t)shares * STATE_THREADS * line)
@@ -121,7 +97,7 @@ GPU_FN void ask_for(const struct pass *p, const struct kda_work *w, const uint32
 
 /* The chunk's outputs and the state behind it; `next`: the chunk behind this one, or this one
  * again. */
-GPU_FN void pass_chunk(const struct pass *p, struct gpu_kda_states_shared *s,
+GPU_FN void pass_chunk(const struct kda_pass *p, struct gpu_kda_states_shared *s,
                        const struct kda_work *w, const struct kda_work *next, struct early *early,
                        struct gpu_sums *state, const uint32_t keys, const uint32_t tiles) {
     const bool forms_o = gpu_wave() >= BLOCKS;
@@ -193,7 +169,7 @@ GPU_FN void kda_states(const struct gpu_kda_prefill *a, struct gpu_kda_states_sh
     const uint32_t tiles = (keys / TILE + STATE_WAVES - 1) / STATE_WAVES;
     const uint32_t shares = (a->dim + TILE - 1) / TILE;
     struct gpu_sums state[STATE_TILES];
-    struct pass p;
+    struct kda_pass p;
     p.a = a;
     p.seq = gpu_block_y();
     p.span = a->seqs[p.seq];
