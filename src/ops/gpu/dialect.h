@@ -72,14 +72,18 @@
  * of k at a time, of panels in shared memory: rows of 64 BF16 at a multiple of 1024 bytes, of which
  * piece (16 bytes) p of row r lies where gpu_panel(r, p) says, counted in elements. All lanes get
  * N / 2 sums, the i-th of row gpu_wg_row(i) of 64 and column gpu_wg_col(i) of N.
- *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4;
- *                                       N 64, 176 and 192 as well
+ *   gpu_wg_rows(c, N, a, b, k, add)     c (+)= A B^T: both k-contiguous, step k of a panel's 4; N
+ *                                       64, 176 and 192 as well. With N 16 and 48 steps go on
+ *                                       through the panels that lie behind a and b
+ *   gpu_wg_columns(c, N, a, b, k, k_b)  c += A B^T: A is step k of panels [k][64 rows], B step k_b
  *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, N 16, 64 or 128: A from registers, as
  *                                       gpu_wg_operand leaves sums; k goes on in panels of N rows
- *                                       one behind the other
- *   gpu_wg_columns(c, N, a, b, k)       c += A B^T: A is a panel [k][64 rows]
+ *                                       one behind the other. gpu_wg_rows_of_f16: of F16, N 16
+ *   gpu_f16_pair(lo, hi)                two numbers as F16
+ *   gpu_f16_codes(w, upper)             two E4M3 codes of w, the lower or the upper ones, as F16
  *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers as well;
  *                                       B in panels [k][64], `rows` rows each, one behind the other
+ *   gpu_wg_leave(panel, c)              sums of 16 columns as BF16 into a panel [column][64 rows]
  *   gpu_wg_begin() gpu_wg_commit() gpu_wg_wait(n)       in front of products, behind some, and
  * until all but the last n commits are done. Sums must not be touched in between; gpu_wg_hold(c, n)
  * names them in front of gpu_wg_begin() and behind the wait.

@@ -128,6 +128,16 @@ GPU_FN void gpu_gate_arrive_at(uint64_t *gate, uint32_t rank) {
 GPU_FN void gpu_gates_seen(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+GPU_FN uint32_t gpu_f16_pair(float lo, float hi) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+    return pair;
+}
+GPU_FN uint32_t gpu_f16_codes(uint32_t w, const bool upper) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)(upper ? w >> 16 : w)));
+    return pair;
+}
 
 GPU_FN uint64_t gpu_wg_descriptor(uint32_t address, uint32_t panel_bytes) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel_bytes >> 4) << 16 |
@@ -138,6 +148,14 @@ GPU_FN uint64_t gpu_wg_along(const uint16_t *panel, uint32_t k) {
 }
 GPU_FN uint64_t gpu_wg_across(const uint16_t *panel, uint32_t k, uint32_t panel_bytes) {
     return gpu_wg_descriptor(gpu_shared_address(panel) + k * 2048, panel_bytes);
+}
+/* Step k of panels of `rows` rows, one behind the other, along and down them: a constant beside the
+ * first one's. */
+GPU_FN uint64_t gpu_wg_step(const uint16_t *panels, uint32_t k, uint32_t rows) {
+    return gpu_wg_along(panels, 0) + (k / 4 * rows * 128 + k % 4 * 32) / 16;
+}
+GPU_FN uint64_t gpu_wg_down(const uint16_t *panels, uint32_t k) {
+    return gpu_wg_across(panels, 0, 16) + k * (2048 / 16);
 }
 
 GPU_FN void gpu_wg_seen(void) {
@@ -189,14 +207,16 @@ GPU_FN void gpu_wg_commit(void) {
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
                      "}, " F0 ", " F1 ", p, 1, 1, 0, 0;\n}\n"                                      \
                      : WG_SUMS_##N(c)                                                              \
-                     : "l"(gpu_wg_along(a, k)), "l"(gpu_wg_along(b, k)), "r"((int)add));           \
+                     : "l"(N > 48 ? gpu_wg_along(a, k) : gpu_wg_step(a, k, 64)),                   \
+                       "l"(N > 48 ? gpu_wg_along(b, k) : gpu_wg_step(b, k, N)), "r"((int)add));    \
     }                                                                                              \
-    GPU_FN void wg_columns_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k) {       \
+    GPU_FN void wg_columns_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k,         \
+                               uint32_t k_b) {                                                     \
         asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                    \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_NAMES_##N     \
                      "}, " F0 ", " F1 ", p, 1, 1, 1, 0;\n}\n"                                      \
                      : WG_SUMS_##N(c)                                                              \
-                     : "l"(gpu_wg_across(a, k, 16)), "l"(gpu_wg_along(b, k)));                     \
+                     : "l"(gpu_wg_down(a, k)), "l"(gpu_wg_step(b, k_b, N)));                       \
     }                                                                                              \
     GPU_FN void wg_values_##N(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, uint32_t rows) {  \
         asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                                    \
@@ -216,9 +236,23 @@ GPU_FN void gpu_wg_commit(void) {
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
                        "l"(gpu_wg_along(b, 0) + (k / 4 * N * 8 + k % 4 * 2)), "r"((int)add));      \
     }
-WG_ROWS_OF(16, "%8", "%9", "%10", "%11", "%12", "%13")
 WG_ROWS_OF(64, "%32", "%33", "%34", "%35", "%36", "%37")
 WG_ROWS_OF(128, "%64", "%65", "%66", "%67", "%68", "%69")
+/* The same of 16 columns. The upper half of a descriptor is the same for all,
+ * 1 << 30 and 1024 / 16: so fewer registers hold them. */
+#define WG_ROWS_OF_16(NAME, TYPE)                                                                  \
+    GPU_FN void NAME(float *c, gpu_u4 a, const uint16_t *b, uint32_t k, bool add) {                \
+        asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %13, 0;\n"                    \
+                     "mov.b64 b, {%12, 0x40000040};\n"                                             \
+                     "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE " {" WG_NAMES_16  \
+                     "}, {%8, %9, %10, %11}, b, p, 1, 1, 0;\n}\n"                                  \
+                     : WG_SUMS_16(c)                                                               \
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
+                       "r"((uint32_t)gpu_wg_along(b, 0) + (k / 4 * 16 * 128 + k % 4 * 32) / 16),   \
+                       "r"((int)add));                                                             \
+    }
+WG_ROWS_OF_16(wg_rows_of_16, "bf16")
+WG_ROWS_OF_16(wg_rows_of_f16_16, "f16")
 WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
 WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
 WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
@@ -253,6 +287,18 @@ GPU_FN void gpu_wg_rows(float *c, const uint32_t n, const uint16_t *a, const uin
     else
         wg_rows_192(c, a, b, k, add);
 }
+/* Four 8 x 8 matrices of sums turn on their way; eight lanes say where the rows of one go. */
+GPU_FN uint32_t gpu_panel(uint32_t row, uint32_t piece);
+GPU_FN void gpu_wg_leave(uint16_t *panel, const float *c) {
+    const uint32_t lane = gpu_lane();
+    uint16_t *to = panel + gpu_panel(lane % 8 + lane / 16 * 8, gpu_wave() % 4 * 2 + lane / 8 % 2);
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     gpu_shared_address(to)),
+                 "r"(gpu_bf16_pair(c[0], c[1])), "r"(gpu_bf16_pair(c[2], c[3])),
+                 "r"(gpu_bf16_pair(c[4], c[5])), "r"(gpu_bf16_pair(c[6], c[7]))
+                 : "memory");
+}
+
 /* n: 16, 64 or 128. */
 GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
                            const bool add) {
@@ -263,14 +309,19 @@ GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t 
     else
         wg_rows_of_128(c, a, b, k, add);
 }
-GPU_FN void gpu_wg_columns(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
-                           uint32_t k) {
+GPU_FN void gpu_wg_rows_of_f16(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
+                               const bool add) {
     if (n == 16)
-        wg_columns_16(c, a, b, k);
+        wg_rows_of_f16_16(c, a, b, k, add);
+}
+GPU_FN void gpu_wg_columns(float *c, const uint32_t n, const uint16_t *a, const uint16_t *b,
+                           uint32_t k, uint32_t k_b) {
+    if (n == 16)
+        wg_columns_16(c, a, b, k, k_b);
     else if (n == 48)
-        wg_columns_48(c, a, b, k);
+        wg_columns_48(c, a, b, k, k_b);
     else
-        wg_columns_128(c, a, b, k);
+        wg_columns_128(c, a, b, k, k_b);
 }
 GPU_FN void gpu_wg_values(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
                           uint32_t rows) {

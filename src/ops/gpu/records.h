@@ -593,18 +593,24 @@ enum { GPU_MLA_PANELS = (GPU_LATENT_MOST + GPU_EXTRA_MOST) / 64 };
     }
 GPU_MLA_WG_SHARED(gpu_mla_wg_16_shared, 16, 2);
 GPU_MLA_WG_SHARED(gpu_mla_wg_48_shared, 48, 1);
-/* FP8 history: two tiles of codes as BF16 numbers and their scales, weights times the scales of
- * each quarter of the latents. */
-struct gpu_mla_fp8_wg_shared {
-    uint16_t kv[2][GPU_MLA_PANELS][64][64];
-    uint16_t q[GPU_MLA_PANELS][16][64];
-    uint16_t p[4][16][64];
-    float s[2][16][64 + 4];
-    float scale[2][4][64];
-    float factor[16];
-    uint64_t gate[4];
+/* FP8 history: pages as they are, weights times the scales of each quarter of the latents for each
+ * of three warpgroups, maxima and totals of their waves. */
+enum {
+    GPU_MLA_FP8_STAGES = 4,
+    GPU_MLA_FP8_GROUPS = 3,
+    GPU_MLA_FP8_PAGE =
+        64 * (GPU_LATENT_MOST + GPU_LATENT_MOST / GPU_KV_SCALED * 4 + GPU_EXTRA_MOST * 2),
 };
-/* Two warpgroups that attend, one that copies or two that widen codes. */
+struct gpu_mla_fp8_wg_shared {
+    uint8_t raw[GPU_MLA_FP8_STAGES][GPU_MLA_FP8_PAGE];
+    uint16_t q[GPU_MLA_PANELS][16][64];
+    uint16_t p[GPU_MLA_FP8_GROUPS][4][16][64];
+    float top[GPU_MLA_FP8_GROUPS][16][4], total[GPU_MLA_FP8_GROUPS][16][4];
+    float lift[16]; /* of queries, and what it takes away again */
+    float sunk[16];
+    uint64_t full[GPU_MLA_FP8_STAGES], empty[GPU_MLA_FP8_STAGES];
+};
+/* Two warpgroups that attend and one that copies; with FP8 history three and one. */
 enum { GPU_MLA_WG_THREADS = 384, GPU_MLA_FP8_WG_THREADS = 512 };
 /* Keys and values of 64 positions, weights of 16 rows for each of four waves. */
 enum { GPU_KEY_MOST = 192, GPU_VALUE_MOST = 128 };

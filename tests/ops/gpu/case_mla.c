@@ -102,6 +102,24 @@ void case_put_record(unsigned char *to, float *x, enum dtype dtype, uint32_t lat
         bf16[k] = f32_to_bf16(x[k]);
 }
 
+/* Leaves sign and the lowest bits of an FP8 record's codes, which make them the smallest there are;
+ * values become as small as queries are large. */
+#define LARGE_QUERIES 0x1p18f
+static void make_codes_small(unsigned char *to, float *x, uint32_t latent, bool rounded) {
+    for (uint32_t k = 0; k < latent; k++) {
+        unsigned char *at = to + kv_scales_at(latent) + k / KV_SCALED * sizeof(float);
+        float scale;
+        memcpy(&scale, at, sizeof scale);
+        if (k % KV_SCALED == 0) {
+            scale *= 0x1p15f / LARGE_QUERIES;
+            memcpy(at, &scale, sizeof scale);
+        }
+        to[k] &= 0x87;
+        x[k] = e4m3_to_f32(to[k]) * scale;
+        x[k] = rounded ? bf16_round(x[k]) : x[k];
+    }
+}
+
 /* The case's arrays, in order of sequences. */
 struct histories {
     uint8_t *pool;
@@ -123,7 +141,7 @@ static void copy_row(struct case_rows *r, uint32_t to, uint32_t from) {
  * rules), whether all rows are of the same length, history and query, each with memory of its own
  */
 static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape,
-                          enum dtype dtype) {
+                          enum dtype dtype, bool small_codes) {
     uint32_t rows = p[0], heads = p[1], latent = p[2], extra = p[3], nope = p[4];
     uint32_t width = latent + extra, q_step = nope + extra;
     uint32_t share = p[6] ? p[6] : gpu_mla_share(gpu_mla_shares(rows, heads, shape), p[5]);
@@ -135,7 +153,7 @@ static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shap
                       .shares = shares,
                       .share = share,
                       .equal = p[7]};
-    struct case_rows qa = case_rows(c, rows, heads * latent, true, 1),
+    struct case_rows qa = case_rows(c, rows, heads * latent, true, small_codes ? LARGE_QUERIES : 1),
                      q = case_rows(c, rows, heads * q_step, true, 1);
     struct histories h = {.record = kv_record_bytes(dtype, latent, extra),
                           .pages = (p[5] + 63) / 64};
@@ -174,6 +192,8 @@ static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shap
                 records[(size_t)t * width + k] = case_bf16(c, 1);
             case_put_record(record_of(&h, i, t), records + (size_t)t * width, dtype, latent, extra,
                             rounded);
+            if (small_codes)
+                make_codes_small(record_of(&h, i, t), records + (size_t)t * width, latent, rounded);
         }
         for (uint32_t head = 0; head < heads; head++) {
             size_t at = ((p[7] ? 0 : (size_t)row * heads) + head) * shares;
@@ -222,10 +242,13 @@ static void make_split_of(struct gpu_case *c, const uint32_t *p, struct gpu_shap
              gpu_kernel_info(c->launch.kernel)->name, rows, p[5], heads, latent, extra, share);
 }
 static void make_split(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
-    make_split_of(c, p, shape, DTYPE_BF16);
+    make_split_of(c, p, shape, DTYPE_BF16, false);
 }
 static void make_split_fp8(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
-    make_split_of(c, p, shape, DTYPE_FP8);
+    make_split_of(c, p, shape, DTYPE_FP8, false);
+}
+static void make_split_small_codes(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    make_split_of(c, p, shape, DTYPE_FP8, true);
 }
 static const uint32_t split_small[][CASE_PARAMETERS] = {
     {1, 4, 24, 8, 16, 1, 64, 0},        {2, 8, 64, 16, 32, 70, 64, 0},
@@ -241,6 +264,13 @@ const struct gpu_case_kind case_mla_split = {"mla_split", make_split, SHAPES(spl
 
 const struct gpu_case_kind case_mla_split_fp8 = {"mla_split_fp8", make_split_fp8,
                                                  SHAPES(split_small), SHAPES(split_large)};
+
+/* What denormal numbers would lose, if anything on the way took them for zero, and queries beyond
+ * the range of F16. */
+static const uint32_t split_codes[][CASE_PARAMETERS] = {{2, 12, 512, 64, 128, 150, 128, 0},
+                                                        {1, 2, 512, 64, 128, 350, 320, 0}};
+const struct gpu_case_kind case_mla_codes = {"mla_split_fp8_small", make_split_small_codes,
+                                             SHAPES(split_codes), NULL, 0};
 
 static double worst_merge(const struct gpu_case *c) {
     const struct own *o = c->own;

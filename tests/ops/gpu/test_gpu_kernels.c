@@ -150,6 +150,8 @@ static void latent_attention_is_that_of_the_formula(void **state) {
     all_shapes(&case_mla_merge);
     all_shapes_of_warpgroups(&case_mla_split);
     all_shapes_of_warpgroups(&case_mla_split_fp8);
+    all_shapes(&case_mla_codes);
+    all_shapes_of_warpgroups(&case_mla_codes);
 }
 static void expanded_attention_is_that_of_the_formula(void **state) {
     all_shapes(&case_mla_gather);
