@@ -76,9 +76,10 @@
  *                                       64, 176 and 192 as well. With N 16 and 48 steps go on
  *                                       through the panels that lie behind a and b
  *   gpu_wg_columns(c, N, a, b, k, k_b)  c += A B^T: A is step k of panels [k][64 rows], B step k_b
- *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, N 16, 64 or 128: A from registers, as
- *                                       gpu_wg_operand leaves sums; k goes on in panels of N rows
- *                                       one behind the other. gpu_wg_rows_of_f16: of F16, N 16
+ *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, N a multiple of 8 up to 128: A from
+ *                                       registers, as gpu_wg_operand leaves sums; k goes on in
+ *                                       panels of N rows one behind the other.
+ *                                       gpu_wg_rows_of_f16: of F16, N 16
  *   gpu_f16_pair(lo, hi)                two numbers as F16
  *   gpu_f16_codes(w, upper)             two E4M3 codes of w, the lower or the upper ones, as F16
  *   gpu_wg_values(c, N, a, b, k, rows)  c += A B: A from registers as well;

@@ -176,23 +176,42 @@ GPU_FN void gpu_wg_commit(void) {
 }
 #define gpu_wg_wait(N) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory")
 
-#define WG_8(C, I)                                                                                 \
-    "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3]), "+f"(C[I + 4]), "+f"(C[I + 5]),    \
-        "+f"(C[I + 6]), "+f"(C[I + 7])
-#define WG_SUMS_16(C)  WG_8(C, 0)
-#define WG_SUMS_48(C)  WG_8(C, 0), WG_8(C, 8), WG_8(C, 16)
-#define WG_SUMS_64(C)  WG_8(C, 0), WG_8(C, 8), WG_8(C, 16), WG_8(C, 24)
-#define WG_SUMS_128(C) WG_SUMS_64(C), WG_8(C, 32), WG_8(C, 40), WG_8(C, 48), WG_8(C, 56)
+#define WG_4(C, I)     "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3])
+#define WG_8(C, I)     WG_4(C, I), WG_4(C, I + 4)
+#define WG_SUMS_8(C)   WG_4(C, 0)
+#define WG_SUMS_16(C)  WG_SUMS_8(C), WG_4(C, 4)
+#define WG_SUMS_24(C)  WG_SUMS_16(C), WG_4(C, 8)
+#define WG_SUMS_32(C)  WG_SUMS_24(C), WG_4(C, 12)
+#define WG_SUMS_40(C)  WG_SUMS_32(C), WG_4(C, 16)
+#define WG_SUMS_48(C)  WG_SUMS_40(C), WG_4(C, 20)
+#define WG_SUMS_56(C)  WG_SUMS_48(C), WG_4(C, 24)
+#define WG_SUMS_64(C)  WG_SUMS_56(C), WG_4(C, 28)
+#define WG_SUMS_72(C)  WG_SUMS_64(C), WG_4(C, 32)
+#define WG_SUMS_80(C)  WG_SUMS_72(C), WG_4(C, 36)
+#define WG_SUMS_88(C)  WG_SUMS_80(C), WG_4(C, 40)
+#define WG_SUMS_96(C)  WG_SUMS_88(C), WG_4(C, 44)
+#define WG_SUMS_104(C) WG_SUMS_96(C), WG_4(C, 48)
+#define WG_SUMS_112(C) WG_SUMS_104(C), WG_4(C, 52)
+#define WG_SUMS_120(C) WG_SUMS_112(C), WG_4(C, 56)
+#define WG_SUMS_128(C) WG_SUMS_120(C), WG_4(C, 60)
 #define WG_SUMS_176(C) WG_SUMS_128(C), WG_8(C, 64), WG_8(C, 72), WG_8(C, 80)
 #define WG_SUMS_192(C) WG_SUMS_176(C), WG_8(C, 88)
-#define WG_NAMES_16    "%0, %1, %2, %3, %4, %5, %6, %7"
-#define WG_NAMES_48                                                                                \
-    WG_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
-#define WG_NAMES_64 WG_NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define WG_NAMES_128                                                                               \
-    WG_NAMES_64                                                                                    \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WG_NAMES_8     "%0, %1, %2, %3"
+#define WG_NAMES_16    WG_NAMES_8 ", %4, %5, %6, %7"
+#define WG_NAMES_24    WG_NAMES_16 ", %8, %9, %10, %11"
+#define WG_NAMES_32    WG_NAMES_24 ", %12, %13, %14, %15"
+#define WG_NAMES_40    WG_NAMES_32 ", %16, %17, %18, %19"
+#define WG_NAMES_48    WG_NAMES_40 ", %20, %21, %22, %23"
+#define WG_NAMES_56    WG_NAMES_48 ", %24, %25, %26, %27"
+#define WG_NAMES_64    WG_NAMES_56 ", %28, %29, %30, %31"
+#define WG_NAMES_72    WG_NAMES_64 ", %32, %33, %34, %35"
+#define WG_NAMES_80    WG_NAMES_72 ", %36, %37, %38, %39"
+#define WG_NAMES_88    WG_NAMES_80 ", %40, %41, %42, %43"
+#define WG_NAMES_96    WG_NAMES_88 ", %44, %45, %46, %47"
+#define WG_NAMES_104   WG_NAMES_96 ", %48, %49, %50, %51"
+#define WG_NAMES_112   WG_NAMES_104 ", %52, %53, %54, %55"
+#define WG_NAMES_120   WG_NAMES_112 ", %56, %57, %58, %59"
+#define WG_NAMES_128   WG_NAMES_120 ", %60, %61, %62, %63"
 #define WG_NAMES_176                                                                               \
     WG_NAMES_128                                                                                   \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
@@ -236,8 +255,6 @@ GPU_FN void gpu_wg_commit(void) {
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w),                                     \
                        "l"(gpu_wg_along(b, 0) + (k / 4 * N * 8 + k % 4 * 2)), "r"((int)add));      \
     }
-WG_ROWS_OF(64, "%32", "%33", "%34", "%35", "%36", "%37")
-WG_ROWS_OF(128, "%64", "%65", "%66", "%67", "%68", "%69")
 /* The same of 16 columns. The upper half of a descriptor is the same for all,
  * 1 << 30 and 1024 / 16: so fewer registers hold them. */
 #define WG_ROWS_OF_16(NAME, TYPE)                                                                  \
@@ -256,6 +273,21 @@ WG_ROWS_OF_16(wg_rows_of_f16_16, "f16")
 WG_PRODUCTS(16, "%8", "%9", "%10", "%11", "%12")
 WG_PRODUCTS(48, "%24", "%25", "%26", "%27", "%28")
 WG_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
+WG_ROWS_OF(8, "%4", "%5", "%6", "%7", "%8", "%9")
+WG_ROWS_OF(24, "%12", "%13", "%14", "%15", "%16", "%17")
+WG_ROWS_OF(32, "%16", "%17", "%18", "%19", "%20", "%21")
+WG_ROWS_OF(40, "%20", "%21", "%22", "%23", "%24", "%25")
+WG_ROWS_OF(48, "%24", "%25", "%26", "%27", "%28", "%29")
+WG_ROWS_OF(56, "%28", "%29", "%30", "%31", "%32", "%33")
+WG_ROWS_OF(64, "%32", "%33", "%34", "%35", "%36", "%37")
+WG_ROWS_OF(72, "%36", "%37", "%38", "%39", "%40", "%41")
+WG_ROWS_OF(80, "%40", "%41", "%42", "%43", "%44", "%45")
+WG_ROWS_OF(88, "%44", "%45", "%46", "%47", "%48", "%49")
+WG_ROWS_OF(96, "%48", "%49", "%50", "%51", "%52", "%53")
+WG_ROWS_OF(104, "%52", "%53", "%54", "%55", "%56", "%57")
+WG_ROWS_OF(112, "%56", "%57", "%58", "%59", "%60", "%61")
+WG_ROWS_OF(120, "%60", "%61", "%62", "%63", "%64", "%65")
+WG_ROWS_OF(128, "%64", "%65", "%66", "%67", "%68", "%69")
 /* Both from shared memory alone. */
 #define WG_ROWS(N, F0, F1, F2)                                                                     \
     GPU_FN void wg_rows_##N(float *c, const uint16_t *a, const uint16_t *b, uint32_t k,            \
@@ -299,14 +331,40 @@ GPU_FN void gpu_wg_leave(uint16_t *panel, const float *c) {
                  : "memory");
 }
 
-/* n: 16, 64 or 128. */
+/* n: a multiple of 8 up to 128, a constant. */
 GPU_FN void gpu_wg_rows_of(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,
                            const bool add) {
+    if (n == 8)
+        wg_rows_of_8(c, a, b, k, add);
     if (n == 16)
         wg_rows_of_16(c, a, b, k, add);
-    else if (n == 64)
+    if (n == 24)
+        wg_rows_of_24(c, a, b, k, add);
+    if (n == 32)
+        wg_rows_of_32(c, a, b, k, add);
+    if (n == 40)
+        wg_rows_of_40(c, a, b, k, add);
+    if (n == 48)
+        wg_rows_of_48(c, a, b, k, add);
+    if (n == 56)
+        wg_rows_of_56(c, a, b, k, add);
+    if (n == 64)
         wg_rows_of_64(c, a, b, k, add);
-    else
+    if (n == 72)
+        wg_rows_of_72(c, a, b, k, add);
+    if (n == 80)
+        wg_rows_of_80(c, a, b, k, add);
+    if (n == 88)
+        wg_rows_of_88(c, a, b, k, add);
+    if (n == 96)
+        wg_rows_of_96(c, a, b, k, add);
+    if (n == 104)
+        wg_rows_of_104(c, a, b, k, add);
+    if (n == 112)
+        wg_rows_of_112(c, a, b, k, add);
+    if (n == 120)
+        wg_rows_of_120(c, a, b, k, add);
+    if (n == 128)
         wg_rows_of_128(c, a, b, k, add);
 }
 GPU_FN void gpu_wg_rows_of_f16(float *c, const uint32_t n, gpu_u4 a, const uint16_t *b, uint32_t k,

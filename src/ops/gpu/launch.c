@@ -406,11 +406,19 @@ struct gpu_launch gpu_launch_group(const struct gpu_group *a) {
 /* However the choices fall, no more tiles than these: every expert has one at most that is not
  * full. */
 static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows,
-                                      struct gpu_shape shape, enum gpu_kernel kernel) {
+                                      struct gpu_shape shape, enum gpu_kernel kernel,
+                                      enum gpu_kernel warpgroups) {
+    enum { WORTH_BLOCKS = 4 }; /* a multiprocessor: with so many none is idle for long */
     const uint32_t tile = shape.wave == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64;
     const uint64_t tiles = (uint64_t)a->slots / tile + a->experts;
     if (!experts_fit(a) || !a->experts || tiles > BLOCKS_Y_MOST)
         return none;
+    if (shape.warpgroups && !a->bf16) {
+        const uint32_t groups = gpu_divide_up(a->rows, rows);
+        const uint32_t want = gpu_divide_up(WORTH_BLOCKS * shape.multiprocessors, (uint32_t)tiles);
+        return (struct gpu_launch){warpgroups, want < groups ? want : groups, (uint32_t)tiles,
+                                   GPU_MANY_WG_THREADS, sizeof(struct gpu_many_wg_shared)};
+    }
     return (struct gpu_launch){kernel, gpu_divide_up(a->rows, rows * GPU_MANY_GROUPS),
                                (uint32_t)tiles, GPU_MANY_WAVES * shape.wave,
                                shape.wave == 32 ? sizeof(struct gpu_many_shared_32)
@@ -419,12 +427,14 @@ static struct gpu_launch experts_many(const struct gpu_experts *a, uint32_t rows
 
 struct gpu_launch gpu_launch_experts_up_many(const struct gpu_experts *a, struct gpu_shape shape) {
     return experts_many(a, GPU_MANY_ROWS, shape,
-                        a->bf16 ? GPU_weir_experts_up_many_bf16 : GPU_weir_experts_up_many);
+                        a->bf16 ? GPU_weir_experts_up_many_bf16 : GPU_weir_experts_up_many,
+                        GPU_weir_experts_up_many_wg);
 }
 struct gpu_launch gpu_launch_experts_down_many(const struct gpu_experts *a,
                                                struct gpu_shape shape) {
     return experts_many(a, 2 * GPU_MANY_ROWS, shape,
-                        a->bf16 ? GPU_weir_experts_down_many_bf16 : GPU_weir_experts_down_many);
+                        a->bf16 ? GPU_weir_experts_down_many_bf16 : GPU_weir_experts_down_many,
+                        GPU_weir_experts_down_many_wg);
 }
 
 struct gpu_launch gpu_launch_combine(const struct gpu_combine *a, uint32_t rows,

@@ -84,6 +84,8 @@
     X(weir_experts_down_many, gpu_experts, experts_many)                                           \
     X(weir_experts_up_many_bf16, gpu_experts, experts_many)                                        \
     X(weir_experts_down_many_bf16, gpu_experts, experts_many)                                      \
+    X(weir_experts_up_many_wg, gpu_experts, experts_wgmma)                                         \
+    X(weir_experts_down_many_wg, gpu_experts, experts_wgmma)                                       \
     X(weir_gemv_fp8_1, gpu_linear, linear_fp8)                                                     \
     X(weir_gemv_fp8_1_more, gpu_linear, linear_fp8)                                                \
     X(weir_gemv_fp8_2, gpu_linear, linear_fp8)                                                     \

@@ -686,14 +686,28 @@ enum {
     GPU_MANY_ROWS = 16 * GPU_MANY_WAVES,
     GPU_MANY_GROUPS = 4, /* of rows that a block takes one after another */
 };
+struct gpu_many_choices {
+    uint32_t slot[GPU_MANY_TILE_32], from[GPU_MANY_TILE_32]; /* and their rows of x */
+    uint32_t expert, base, n;
+};
 #define GPU_MANY_SHARED(NAME, CHOICES, STAGES)                                                     \
     struct NAME {                                                                                  \
         uint16_t x[STAGES][CHOICES][128 + 32];                                                     \
         float band[16][GPU_MANY_ROWS + GPU_BAND_PAD];                                              \
-        uint32_t slot[CHOICES], from[CHOICES]; /* the choices, and their rows of x */              \
-        uint32_t expert, base, n;                                                                  \
+        struct gpu_many_choices choices;                                                           \
     }
 GPU_MANY_SHARED(gpu_many_shared_32, GPU_MANY_TILE_32, 3);
 GPU_MANY_SHARED(gpu_many_shared_64, GPU_MANY_TILE_64, 2);
+
+/* The same by warpgroups: stages of 128 columns of x, two panels each; of each wave that
+ * multiplies, sums of 16 choices on their way out; gates of the stages, and one that lets the
+ * second warpgroup begin. Further waves bring x. */
+enum { GPU_MANY_WG_STAGES = 5, GPU_MANY_WG_THREADS = GPU_MANY_WAVES * 32 + 128 };
+struct gpu_many_wg_shared {
+    uint16_t x[GPU_MANY_WG_STAGES][2][GPU_MANY_TILE_32][64];
+    float band[GPU_MANY_WAVES][2][16][32 + GPU_BAND_PAD];
+    uint64_t full[GPU_MANY_WG_STAGES], empty[GPU_MANY_WG_STAGES], begun;
+    struct gpu_many_choices choices;
+};
 
 #endif

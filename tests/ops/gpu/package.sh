@@ -7,8 +7,8 @@ root=$(cd "$(dirname "$0")/../../.." && pwd)
 build=${2:-$root/build}
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 cd "$root"
-ninja -C "$build" tests/ops/gpu/gpu_device
-cp "$build/tests/ops/gpu/gpu_device" "$out/"
+ninja -C "$build" tests/ops/gpu/gpu_device tests/ops/gpu/gpu_device_experts
+cp "$build/tests/ops/gpu/gpu_device" "$build/tests/ops/gpu/gpu_device_experts" "$out/"
 for file in src/ops/gpu/kernels/*.c; do
     module="$out/$(basename "$file" .c).cubin"
     # What has not changed since is kept: ptxas takes its time.

@@ -140,6 +140,8 @@ static void tokens_are_those_of_the_sampler(void **state) {
 static void experts_are_those_of_the_reference(void **state) {
     all_shapes(&case_experts_up);
     all_shapes(&case_experts_down);
+    all_shapes_of_warpgroups(&case_experts_up);
+    all_shapes_of_warpgroups(&case_experts_down);
     all_shapes_in_clusters(&case_combine);
     all_shapes(&case_group);
 }
@@ -245,6 +247,30 @@ static void shapes_that_no_kernel_takes_are_refused(void **state) {
                      GPU_weir_experts_up_many_bf16);
     experts.w_stride = 8;
     assert_int_equal(gpu_launch_experts_up_many(&experts, shape).kernel, GPU_NO_KERNEL);
+}
+
+/* A block goes through all groups of an expert's rows where tiles fill the device, else through
+ * some of them; BF16 weights have no form by warpgroups. */
+static void tiles_of_experts_go_through_as_many_rows_as_leave_no_multiprocessor_idle(void **state) {
+    const struct gpu_shape h200 = {.multiprocessors = 132, .wave = 32, .warpgroups = true};
+    struct gpu_experts up = {
+        .slots = 65536, .top_k = 16, .experts = 896, .rows = 384, .cols = 3584};
+    struct gpu_launch l = gpu_launch_experts_up_many(&up, h200);
+    assert_int_equal(l.kernel, GPU_weir_experts_up_many_wg);
+    assert_int_equal(l.blocks_x, 1);
+    assert_int_equal(l.blocks_y, 65536 / GPU_MANY_TILE_32 + 896);
+    assert_int_equal(l.threads, GPU_MANY_WG_THREADS);
+    assert_int_equal(l.shared_bytes, sizeof(struct gpu_many_wg_shared));
+    up.experts = 64;
+    up.slots = 2048; /* 80 tiles at most */
+    assert_int_equal(gpu_launch_experts_up_many(&up, h200).blocks_x, 3);
+    up.rows = 3584;
+    l = gpu_launch_experts_down_many(&up, h200); /* of 14 groups */
+    assert_int_equal(l.kernel, GPU_weir_experts_down_many_wg);
+    assert_int_equal(l.blocks_x, 7);
+    up.bf16 = 1;
+    assert_int_equal(gpu_launch_experts_down_many(&up, h200).kernel,
+                     GPU_weir_experts_down_many_bf16);
 }
 
 /* More waves share a row of a small matrix than of a large one, fewer rows of x take the kernel
@@ -366,6 +392,7 @@ int main(void) {
         cmocka_unit_test(embeddings_are_those_of_the_table),
         cmocka_unit_test(gated_activations_are_those_of_the_reference),
         cmocka_unit_test(shapes_that_no_kernel_takes_are_refused),
+        cmocka_unit_test(tiles_of_experts_go_through_as_many_rows_as_leave_no_multiprocessor_idle),
         cmocka_unit_test(products_are_split_so_that_the_device_is_full),
         cmocka_unit_test(tiles_of_warpgroups_are_as_wide_as_the_device_is_full),
         cmocka_unit_test(heads_of_delta_attention_are_shared_out_while_the_device_is_not_full),

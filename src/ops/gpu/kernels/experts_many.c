@@ -7,14 +7,13 @@
  * ones are multiplied. A block takes several groups of rows without a pause between.
  * Invariant that bites: with codes group g of four lanes multiplies columns 32 g to 32 g + 31 of a
  * stage, eight at a time; in shared memory the pieces lie in the order in which they are read. */
-#include "ops/gpu/kernels/experts.h"
+#include "ops/gpu/kernels/experts_many.h"
 
 enum {
     GROUP_THREADS = 256,
     GROUP_WAVES = GROUP_THREADS / GPU_WAVE,
     GROUP_AHEAD = 8, /* choices that a lane asks for at once */
     MANY_THREADS = GPU_MANY_WAVES * GPU_WAVE,
-    MANY_TILE = GPU_WAVE == 32 ? GPU_MANY_TILE_32 : GPU_MANY_TILE_64,
     MANY_HIGH = MANY_TILE / TILE,
     MANY_STAGES = GPU_WAVE == 32 ? 3 : 2,
     PIECE = GPU_PIECE_COLS,
@@ -101,32 +100,6 @@ GPU_KERNEL(weir_group, gpu_group, GROUP_THREADS, 2) {
     }
 }
 
-/* Which expert and which of its choices this block's tile is: tiles of expert e have numbers from
- * offsets[e] / MANY_TILE + e on, which is enough for all of them. Into s; false: none. */
-GPU_FN bool many_tile(const struct gpu_experts *a, many_shared *s, const bool up) {
-    const uint32_t tile = gpu_block_y();
-    if (tile >= a->offsets[a->experts] / MANY_TILE + a->experts)
-        return false;
-    for (uint32_t e = gpu_thread(); e < a->experts; e += MANY_THREADS) {
-        const uint32_t begin = a->offsets[e], end = a->offsets[e + 1];
-        const uint32_t first = begin / MANY_TILE + e;
-        if (tile < first || tile > end / MANY_TILE + e)
-            continue; /* all but one of the threads' experts */
-        const uint32_t base = begin + (tile - first) * MANY_TILE;
-        s->expert = e;
-        s->base = base;
-        s->n = base >= end ? 0 : end - base < MANY_TILE ? end - base : MANY_TILE;
-    }
-    gpu_barrier();
-    for (uint32_t c = gpu_thread(); c < s->n; c += MANY_THREADS) {
-        const uint32_t slot = a->order[s->base + c];
-        s->slot[c] = slot;
-        s->from[c] = up ? slot / a->top_k : slot;
-    }
-    gpu_barrier();
-    return s->n > 0;
-}
-
 /* Asks for a stage of x, of `high` times 16 choices. */
 GPU_FN void many_fetch(const struct gpu_experts *a, const many_shared *s, uint16_t (*x)[MANY_ROW],
                        uint32_t piece, uint32_t high, const bool bf16) {
@@ -135,18 +108,13 @@ GPU_FN void many_fetch(const struct gpu_experts *a, const many_shared *s, uint16
     for (uint32_t i = 0; i < MANY_TILE * PIECES / MANY_THREADS; i++) {
         const uint32_t at = i * MANY_THREADS + gpu_thread(), c = at / PIECES, q = at % PIECES;
         const uint32_t k = piece * PIECE + q * 8;
-        const bool there = c < s->n && k < a->cols;
+        const bool there = c < s->choices.n && k < a->cols;
         if (c < high * TILE)
             gpu_copy16(&x[c][(bf16 ? q : q % 4 * 4 + q / 4) * 8],
-                       there ? a->x + (uint64_t)s->from[c] * a->x_stride + k : a->x, there);
+                       there ? a->x + (uint64_t)s->choices.from[c] * a->x_stride + k : a->x, there);
     }
 }
 
-/* What a lane has of its rows of W: codes of 32 columns and their scales, or 8 columns of BF16. */
-struct many_weights {
-    struct gpu_u4 codes[PAIR][GPU_STRIPS];
-    uint32_t scale[PAIR][GPU_STRIPS];
-};
 /* Of a piece of 128 columns, the block's rows from row0 on; of BF16, the part for products j. */
 GPU_FN void many_take(const struct gpu_experts *a, struct many_weights *w, uint64_t expert,
                       uint32_t row0, uint32_t piece, uint32_t j, const bool up, const bool bf16) {
@@ -210,30 +178,6 @@ GPU_FN void many_multiply(struct gpu_sums *acc, const struct many_weights *w,
     }
 }
 
-/* Eight results of a choice, rows of W from row on. */
-GPU_FN void many_put(const struct gpu_experts *a, uint32_t slot, uint32_t row, const float *sum,
-                     const bool up) {
-    const uint64_t at = (uint64_t)slot * a->out_stride + row;
-    if (row + 8 <= a->rows) {
-        if (up)
-            gpu_store16(a->h + at, narrow_bf16x8(sum));
-        else {
-            gpu_store16(a->each + at, f32x4(sum));
-            gpu_store16(a->each + at + 4, f32x4(sum + 4));
-        }
-        return;
-    }
-    GPU_UNROLL
-    for (uint32_t e = 0; e < 8; e++) {
-        if (row + e >= a->rows)
-            continue;
-        if (up)
-            a->h[at + e] = gpu_to_bf16(sum[e]);
-        else
-            a->each[at + e] = sum[e];
-    }
-}
-
 /* Sums of 16 choices at a time through shared memory, so that they leave as whole rows. */
 GPU_FN void many_finish(const struct gpu_experts *a, many_shared *s, const struct gpu_sums *acc,
                         uint32_t row0, uint32_t high, const bool up) {
@@ -254,12 +198,12 @@ GPU_FN void many_finish(const struct gpu_experts *a, many_shared *s, const struc
             gpu_barrier();
             const uint32_t c = gpu_thread() / LANES, r = gpu_thread() % LANES * 8;
             const uint32_t row = up ? row0 + r : row0 + (r / TILE * PAIR + m) * TILE + r % TILE;
-            if (c >= TILE || h * TILE + c >= s->n || row >= a->rows)
+            if (c >= TILE || h * TILE + c >= s->choices.n || row >= a->rows)
                 continue;
             float sum[8];
             widen_f32x4(sum, gpu_load16(&s->band[c][r]));
             widen_f32x4(sum + 4, gpu_load16(&s->band[c][r + 4]));
-            many_put(a, s->slot[h * TILE + c], row, sum, up);
+            many_put(a, s->choices.slot[h * TILE + c], row, sum, 8, up);
         }
     }
 }
@@ -275,10 +219,10 @@ GPU_FN void experts_many(const struct gpu_experts *a, many_shared *s, const bool
     struct many_weights now, next;
     gpu_wait_previous();
     gpu_launch_next();
-    if (!many_tile(a, s, up))
+    if (!many_tile(a, &s->choices, up, MANY_THREADS))
         return;
-    const uint32_t high = (s->n + TILE - 1) / TILE;
-    const uint64_t expert = s->expert;
+    const uint32_t high = (s->choices.n + TILE - 1) / TILE;
+    const uint64_t expert = s->choices.expert;
     uint32_t piece = 0, row0 = first, ahead = 0, here = 0, there = MANY_STAGES - 1;
     GPU_UNROLL
     for (uint32_t t = 0; t < MANY_HIGH * PAIR; t++) {

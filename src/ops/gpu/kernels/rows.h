@@ -85,8 +85,9 @@ GPU_FN struct gpu_u4 narrow_bf16x8(const float *f) {
 GPU_FN float glu_of(uint32_t situ, float beta, float linear_beta, float gate, float up) {
     if (!situ)
         return gate * gpu_sigmoid(gate) * up;
-    const float g = beta * gpu_tanh(gate / beta) * gpu_sigmoid(gate);
-    return g * (linear_beta > 0 ? linear_beta * gpu_tanh(up / linear_beta) : up);
+    /* Of what is the same for all values the compiler makes one quotient. */
+    const float g = beta * gpu_tanh(gate * (1.0f / beta)) * gpu_sigmoid(gate);
+    return g * (linear_beta > 0 ? linear_beta * gpu_tanh(up * (1.0f / linear_beta)) : up);
 }
 
 #endif
