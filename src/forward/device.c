@@ -277,6 +277,8 @@ weir_status device_program_open(const struct device_setup *s, struct device_prog
     if (!st)
         st = take_choices(p, err);
     if (!st)
+        st = device_take_widened(p, err);
+    if (!st)
         st = take_draws(p, err);
     if (!st)
         st = take_batch(p, err);

@@ -34,6 +34,7 @@ struct device_program {
     uint64_t queries, latents, part, lse;     /* between the kernels of latent attention */
     struct device_expanded expanded;
     uint64_t kda_work;            /* between those of KDA */
+    uint64_t widened;             /* FP8 matrices of an operation as BF16, for many rows */
     uint64_t offsets, order;      /* of a layer's choices by expert */
     uint64_t drawn;               /* tokens, [limits.logits] */
     struct gpu_drawn *drawn_here; /* the same on this machine */
@@ -58,6 +59,9 @@ void device_launch(struct device_program *p, const struct op *op, struct gpu_lau
                    const void *record, bool early);
 /* Asks for operation i on the batch that p->batch holds. */
 void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b);
+/* Products. Their memory is taken when the program opens. */
+weir_status device_take_widened(struct device_program *p, weir_error *err);
+void device_linear(struct device_program *p, uint32_t i, const struct batch *b);
 /* Those of latent attention. */
 void device_mla_write(struct device_program *p, const struct op *op, const struct batch *b);
 void device_mla(struct device_program *p, const struct op *op, const struct batch *b);

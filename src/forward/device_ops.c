@@ -144,44 +144,6 @@ static void mix_norm(struct device_program *p, const struct op *op, const struct
     device_launch(p, op, gpu_launch_mix_norm(&r, p->shape), &r, true);
 }
 
-static struct gpu_linear_part product(struct device_program *p, const struct linear_part *a,
-                                      bool wide) {
-    struct gpu_linear_part r = {
-        .w = matrix(p, &a->w),
-        .x = half(p, a->x, 0),
-        .rows = a->w.rows,
-        .cols = a->w.cols,
-        .x_stride = a->x.stride * 2,
-        .add = a->add,
-        .fp8 = a->w.packing == PACK_FP8,
-    };
-    if (wide)
-        r.y = full(p, a->y, 0);
-    else
-        r.y16 = half(p, a->y, 0);
-    r.y_stride = wide ? a->y.stride : a->y.stride * 2;
-    if (a->w2.data) {
-        r.w2 = matrix(p, &a->w2);
-        r.x2 = half(p, a->x2, 0);
-        r.cols2 = a->w2.cols;
-        r.x2_stride = a->x2.stride * 2;
-        r.fp8_2 = a->w2.packing == PACK_FP8;
-    }
-    return r;
-}
-
-static void linear(struct device_program *p, uint32_t i, const struct batch *b) {
-    const struct op_linear *a = &p->ops[i].u.linear;
-    const uint32_t rows = a->logit_rows ? b->n_logits : b->n_rows;
-    struct gpu_linear r = {.n_parts = a->n_parts, .x_rows = rows};
-    if (!rows)
-        return;
-    for (uint32_t k = 0; k < a->n_parts; k++)
-        r.part[k] = product(p, &a->part[k], p->wide[i] >> k & 1);
-    const enum gpu_way way = (enum gpu_way)p->ops[i].variant[row_class_of(rows)];
-    device_launch(p, &p->ops[i], gpu_launch_linear_by(&r, p->shape, way), &r, true);
-}
-
 static void glu(struct device_program *p, const struct op *op, const struct batch *b) {
     const struct op_glu *a = &op->u.glu;
     for (uint32_t row = 0; row < b->n_rows; row += GPU_GLU_ROWS) {
@@ -389,7 +351,7 @@ void device_enqueue(struct device_program *p, uint32_t i, const struct batch *b)
     switch (op->kind) {
     case OP_EMBED: embed(p, op, b); break;
     case OP_MIX_NORM: mix_norm(p, op, b); break;
-    case OP_LINEAR: linear(p, i, b); break;
+    case OP_LINEAR: device_linear(p, i, b); break;
     case OP_GLU: glu(p, op, b); break;
     case OP_NORM: norm(p, i, b); break;
     case OP_KDA_DECODE:

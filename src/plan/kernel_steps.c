@@ -33,9 +33,24 @@ static uint64_t rounds(const struct kernel_list *l, const struct gpu_launch *g) 
     return ((uint64_t)g->blocks_x * g->blocks_y + units - 1) / units;
 }
 
+/* What many rows do with FP8 matrices first. */
+static void widen(struct kernel_list *l, uint32_t launches, struct gpu_linear *a) {
+    for (uint32_t p = 0; p < a->n_parts; p++) {
+        if (!a->part[p].fp8)
+            continue;
+        const struct gpu_widen w = {.rows = a->part[p].rows, .cols = a->part[p].cols};
+        kernel_list_add(l, "widen", launches, gpu_launch_widen(&w),
+                        "more than %d rows take an FP8 matrix that has become BF16",
+                        GPU_FP8_X_ROWS);
+        a->part[p].fp8 = 0;
+    }
+}
+
 static void linear(struct kernel_list *l, const char *name, uint32_t launches, struct gpu_linear a,
                    uint32_t rows) {
     a.x_rows = rows;
+    if (rows > GPU_FP8_X_ROWS)
+        widen(l, launches, &a);
     const struct gpu_launch g = gpu_launch_linear(&a, l->machine->shape);
     const uint32_t waves = g.threads / l->machine->shape.wave;
     switch (g.kernel) {
@@ -57,7 +72,6 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_fp8_8:
     case GPU_weir_skinny_fp8_16:
     case GPU_weir_skinny_fp8_32:
-    case GPU_weir_skinny_fp8_64:
         kernel_list_add(l, name, launches, g,
                         "3 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
                         "columns: larger ones leave units idle");
@@ -70,7 +84,6 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_fp8_8_wide:
     case GPU_weir_skinny_fp8_16_wide:
     case GPU_weir_skinny_fp8_32_wide:
-    case GPU_weir_skinny_fp8_64_wide:
         kernel_list_add(l, name, launches, g,
                         "3 to 64 rows: two to four tiles of 16 rows of W a workgroup, whose waves "
                         "share the columns: x is read once for all");
@@ -93,12 +106,6 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
         break;
         GPU_GEMM_WG_KERNELS(OF_WARPGROUPS)
 #undef OF_WARPGROUPS
-    case GPU_weir_gemm_fp8_128:
-        kernel_list_add(
-            l, name, launches, g,
-            "more than 64 rows go through local memory, by tiles of 128 by 64, which FP8 "
-            "codes enter as BF16");
-        break;
     default:
         kernel_list_add(l, name, launches, g,
                         "columns must be multiples of 8 and parts of a launch few");

@@ -119,9 +119,10 @@ static void a_plan_of_kernels_says_what_each_takes_and_what_is_missing(void **st
     /* Router and dense matrices go together, the head stays as it is. */
     p = plan_of("plan kernels --machine h200 --tp 8 --dense-dtype fp8 --prompt 8192 --json");
     static const char *const kernels_of_fp8[][3] = {
-        {"moe_in", "decode", "weir_gemv_fp8_1"},    {"moe_out", "decode", "weir_gemv_fp8_1"},
-        {"head", "decode", "weir_gemv_1"},          {"mla_values", "decode", "weir_gemv_1"},
-        {"kda_in", "prefill", "weir_gemm_fp8_128"}, {"mla_expand", "prefill", "weir_gemm_wg"},
+        {"moe_in", "decode", "weir_gemv_fp8_1"}, {"moe_out", "decode", "weir_gemv_fp8_1"},
+        {"head", "decode", "weir_gemv_1"},       {"mla_values", "decode", "weir_gemv_1"},
+        {"kda_in", "prefill", "weir_gemm_wg"},   {"mla_expand", "prefill", "weir_gemm_wg"},
+        {"widen", "prefill", "weir_widen"},
     };
     for (size_t i = 0; i < sizeof kernels_of_fp8 / sizeof *kernels_of_fp8; i++) {
         e = planned(p, kernels_of_fp8[i][0], kernels_of_fp8[i][1]);

@@ -221,6 +221,13 @@ GPU_FN float gpu_softplus(float x) {
 GPU_FN float gpu_from_e4m3(uint32_t code) {
     return gpu_as_f32((code & 0x80u) << 24 | (code & 0x7Fu) << 20) * 0x1p120f;
 }
+#ifndef GPU_E4M3_X2
+/* The lower or the upper two of four codes as numbers; what becomes of NaN is anybody's guess. */
+GPU_FN void gpu_from_e4m3_x2(uint32_t w, bool upper, float *f) {
+    f[0] = gpu_from_e4m3(upper ? w >> 16 & 0xFFu : w & 0xFFu);
+    f[1] = gpu_from_e4m3(upper ? w >> 24 : w >> 8 & 0xFFu);
+}
+#endif
 /* The E4M3 code of a number of at most 448, to nearest even; of larger ones that of 448; NaN is
  * NaN. */
 GPU_FN uint32_t gpu_to_e4m3(float f) {

@@ -109,14 +109,6 @@ static bool has_fp8(const struct gpu_linear *a) {
     return any;
 }
 
-static struct gpu_launch small_tiles(struct gpu_linear *a, struct gpu_shape shape,
-                                     enum gpu_kernel kernel) {
-    return (struct gpu_launch){kernel, tiles_of(a, 128, 64), a->steps ? a->steps : 1,
-                               4 * shape.wave,
-                               shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
-                                                : sizeof(struct gpu_gemm_128_shared_64)};
-}
-
 /* Whether the results of every step begin at an even column. */
 static bool in_pairs(const struct gpu_linear *a) {
     bool all = true;
@@ -156,7 +148,7 @@ static struct gpu_launch by_warpgroups(struct gpu_linear *a, struct gpu_shape sh
 
 /* The kernel whose rounds over the device take less time. A tile of 128 by 64 is a third of one of
  * 192 by 128, but reads nearly twice as much for a multiplication: 5 to 9, by the figures for
- * bandwidth of a cache. Of FP8 matrices there is one kernel. */
+ * bandwidth of a cache. */
 static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape, enum gpu_way way) {
     enum { SMALL = 5, LARGE = 9 };
     const uint32_t steps = a->steps ? a->steps : 1, at_once = shape.multiprocessors;
@@ -164,15 +156,15 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape,
     const uint32_t blocks = tiles_of(a, 192, 128);
     const bool large = (uint64_t)LARGE * gpu_divide_up(blocks * steps, at_once) <= small;
     a->split = 1;
-    if (has_fp8(a))
-        return small_tiles(a, shape, GPU_weir_gemm_fp8_128);
     if (shape.warpgroups && way != GPU_WAY_TILES_128 && way != GPU_WAY_TILES_192 && in_pairs(a))
         return by_warpgroups(a, shape);
     if (way == GPU_WAY_TILES_192 || (large && way != GPU_WAY_TILES_128))
         return (struct gpu_launch){GPU_weir_gemm_192, blocks, steps, 8 * shape.wave,
                                    shape.wave == 32 ? sizeof(struct gpu_gemm_192_shared_32)
                                                     : sizeof(struct gpu_gemm_192_shared_64)};
-    return small_tiles(a, shape, GPU_weir_gemm_128);
+    return (struct gpu_launch){GPU_weir_gemm_128, tiles_of(a, 128, 64), steps, 4 * shape.wave,
+                               shape.wave == 32 ? sizeof(struct gpu_gemm_128_shared_32)
+                                                : sizeof(struct gpu_gemm_128_shared_64)};
 }
 
 /* Blocks of many tiles read x less often, those of few leave multiprocessors less unequal work: the
@@ -283,7 +275,7 @@ struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape sh
             a->part[p].w_step % 8 || a->part[p].x_step % 8 || (a->part[p].fp8 && a->steps > 1) ||
             (a->part[p].w2 && a->part[p].fp8 != a->part[p].fp8_2))
             return none;
-    if (!a->x_rows || !a->n_parts)
+    if (!a->x_rows || !a->n_parts || (a->x_rows > GPU_FP8_X_ROWS && has_fp8(a)))
         return none;
     if (a->x_rows > GPU_SKINNY_ROWS)
         return many_rows(a, shape, way);
@@ -624,6 +616,15 @@ struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows) {
     if (a->cols % 8)
         return none;
     return (struct gpu_launch){GPU_weir_embed, rows, 1, 256, 0};
+}
+
+struct gpu_launch gpu_launch_widen(const struct gpu_widen *a) {
+    enum { THREADS = 256 };
+    const uint64_t vectors = a->rows * (uint64_t)(GPU_FP8_ROW(a->cols) / 16);
+    const uint64_t blocks = (vectors + THREADS - 1) / THREADS;
+    if (a->cols % 8 || !blocks || blocks > INT32_MAX)
+        return none;
+    return (struct gpu_launch){GPU_weir_widen, (uint32_t)blocks, 1, THREADS, 0};
 }
 
 struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows) {

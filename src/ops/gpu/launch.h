@@ -92,12 +92,10 @@
     X(weir_skinny_fp8_8, gpu_linear, skinny_fp8)                                                   \
     X(weir_skinny_fp8_16, gpu_linear, skinny_fp8)                                                  \
     X(weir_skinny_fp8_32, gpu_linear, skinny_fp8)                                                  \
-    X(weir_skinny_fp8_64, gpu_linear, skinny_fp8)                                                  \
     X(weir_skinny_fp8_8_wide, gpu_linear, skinny_fp8)                                              \
     X(weir_skinny_fp8_16_wide, gpu_linear, skinny_fp8)                                             \
     X(weir_skinny_fp8_32_wide, gpu_linear, skinny_fp8)                                             \
-    X(weir_skinny_fp8_64_wide, gpu_linear, skinny_fp8)                                             \
-    X(weir_gemm_fp8_128, gpu_linear, gemm_fp8)
+    X(weir_widen, gpu_widen, elements)
 
 #define GPU_KERNEL_ID(NAME, RECORD, FILE) GPU_##NAME,
 enum gpu_kernel { GPU_KERNELS(GPU_KERNEL_ID) GPU_KERNEL_COUNT, GPU_NO_KERNEL = GPU_KERNEL_COUNT };
@@ -132,7 +130,9 @@ enum { GPU_CLUSTER_MOST = 8 }; /* on any device of CUDA 9.0 and later */
 struct gpu_launch gpu_launch_norm(const struct gpu_norm *a, uint32_t rows, struct gpu_shape shape);
 /* Fills `way` unless it is set. */
 struct gpu_launch gpu_launch_mix_norm(struct gpu_mix_norm *a, struct gpu_shape shape);
-/* Fills first_block of every part, and `split` unless it is set. */
+/* Fills first_block of every part, and `split` unless it is set. No kernel takes FP8 matrices with
+ * more than GPU_FP8_X_ROWS rows of x: so many are worth making the matrix BF16 (gpu_launch_widen).
+ */
 struct gpu_launch gpu_launch_linear(struct gpu_linear *a, struct gpu_shape shape);
 struct gpu_launch gpu_launch_linear_by(struct gpu_linear *a, struct gpu_shape shape,
                                        enum gpu_way way);
@@ -161,6 +161,8 @@ struct gpu_launch gpu_launch_sample(struct gpu_sample *a, uint32_t rows, struct 
 
 struct gpu_launch gpu_launch_copy(const struct gpu_copy *a);
 struct gpu_launch gpu_launch_embed(const struct gpu_embed *a, uint32_t rows);
+/* A block for 4096 codes. */
+struct gpu_launch gpu_launch_widen(const struct gpu_widen *a);
 struct gpu_launch gpu_launch_glu(const struct gpu_glu *a, uint32_t rows);
 struct gpu_launch gpu_launch_mla_write(const struct gpu_mla_write *a, uint32_t rows);
 

@@ -1,7 +1,8 @@
-/* case_elements.c: embeddings, gated activation, writing history. */
+/* case_elements.c: embeddings, gated activation, copying, FP8 matrices becoming BF16. */
 #include "tests/ops/gpu/cases.h"
 
 #include "base/dtype.h"
+#include "ops/gpu/pack.h"
 #include "ops/kv.h"
 #include "ops/ref/ref.h"
 
@@ -215,3 +216,33 @@ const struct gpu_case_kind case_mla_write = {"mla_write", make_write, SHAPES(wri
                                              SHAPES(write_large)};
 const struct gpu_case_kind case_mla_write_fp8 = {"mla_write_fp8", make_write_fp8,
                                                  SHAPES(write_small), SHAPES(write_large)};
+
+/* rows, cols: the same bits as those of the number that a code and its scale mean */
+static void make_widen(struct gpu_case *c, const uint32_t *p, struct gpu_shape shape) {
+    const uint32_t rows = p[0], cols = p[1];
+    const size_t n = (size_t)rows * cols;
+    struct copied *x = case_host(c, sizeof *x);
+    uint16_t *want = case_host(c, n * sizeof *want);
+    const struct weight w = {
+        .data = case_bf16_vector(c, n, 0.1f), .dtype = DTYPE_BF16, .rows = rows, .cols = cols};
+    uint8_t *codes = case_take(c, gpu_pack_fp8_bytes(&w));
+    uint16_t *to = case_take(c, n * sizeof *to);
+    gpu_pack_fp8(codes, &w);
+    const float *scales = (const float *)(const void *)(codes + (size_t)rows * GPU_FP8_ROW(cols));
+    for (size_t i = 0; i < n; i++) {
+        const size_t r = i / cols, k = i % cols;
+        const float scale = scales[r * GPU_FP8_SCALES(cols) + k / GPU_FP8_SCALED];
+        want[i] = f32_to_bf16(e4m3_to_f32(codes[r * GPU_FP8_ROW(cols) + k]) * scale);
+    }
+    *x = (struct copied){(const unsigned char *)want, (const unsigned char *)to, n * sizeof *to};
+    c->record.widen = (struct gpu_widen){codes, to, scales, rows, cols};
+    c->launch = gpu_launch_widen(&c->record.widen);
+    c->traffic = 3.0 * rows * cols;
+    c->worst = worst_copied;
+    c->own = x;
+    snprintf(c->label, sizeof c->label, "widen %u x %u", rows, cols);
+}
+static const uint32_t widen_small[][CASE_PARAMETERS] = {{1, 8}, {3, 520}, {70, 264}, {5, 4096}};
+static const uint32_t widen_large[][CASE_PARAMETERS] = {{6284, 7168}, {7168, 1536}};
+const struct gpu_case_kind case_widen = {"widen", make_widen, SHAPES(widen_small),
+                                         SHAPES(widen_large)};

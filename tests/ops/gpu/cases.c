@@ -33,7 +33,7 @@ const struct gpu_case_kind *const gpu_case_kinds[] = {
     &case_embed,          &case_glu,         &case_copy,       &case_mla_split_fp8,
     &case_mla_write_fp8,  &case_kda_prefill, &case_group,      &case_mla_gather,
     &case_mla_gather_fp8, &case_mla_attend,  &case_kda_verify, &case_kda_verify_rounds,
-    &case_sample,         &case_mla_codes};
+    &case_sample,         &case_mla_codes,   &case_widen};
 const size_t gpu_n_case_kinds = sizeof gpu_case_kinds / sizeof *gpu_case_kinds;
 
 void *case_take(struct gpu_case *c, size_t bytes) {

@@ -31,6 +31,7 @@ union gpu_record {
     struct gpu_mla_write mla_write;
     struct gpu_embed embed;
     struct gpu_glu glu;
+    struct gpu_widen widen;
     struct gpu_copy copy;
     struct gpu_kda_prefill kda_prefill;
     struct gpu_group group;
@@ -71,7 +72,7 @@ struct gpu_case_kind {
 };
 extern const struct gpu_case_kind case_norm, case_mix_norm, case_linear, case_heads, case_kda_step,
     case_route, case_experts_up, case_experts_down, case_combine, case_mla_split, case_mla_merge,
-    case_mla_write, case_embed, case_glu, case_copy, case_mla_split_fp8, case_mla_codes,
+    case_mla_write, case_embed, case_glu, case_copy, case_widen, case_mla_split_fp8, case_mla_codes,
     case_mla_write_fp8, case_kda_prefill, case_group, case_mla_gather, case_mla_gather_fp8,
     case_mla_attend, case_kda_verify, case_kda_verify_rounds, case_sample;
 extern const struct gpu_case_kind *const gpu_case_kinds[];

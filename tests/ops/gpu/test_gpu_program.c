@@ -49,6 +49,22 @@ static double rms(const float *a, const float *b, size_t n) {
     return sqrt(sum / (double)n);
 }
 
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+/* The median row's. A router that turns at a near tie, as any other rounding can make it, moves a
+ * row or a few by more than all roundings together; what is wrong moves most of them. */
+static double median_rms(const float *a, const float *b, uint32_t rows, uint32_t vocab) {
+    double *each = test_malloc(rows * sizeof *each);
+    for (uint32_t i = 0; i < rows; i++)
+        each[i] = rms(a + (size_t)i * vocab, b + (size_t)i * vocab, vocab);
+    qsort(each, rows, sizeof *each, by_size);
+    double median = each[rows / 2];
+    test_free(each);
+    return median;
+}
+
 static uint32_t best(const float *logits, uint32_t n) {
     uint32_t at = 0;
     for (uint32_t i = 1; i < n; i++)
@@ -144,10 +160,10 @@ static void fp8_weights_are_those_of_the_cpu(void **state) {
             rig_close(&g);
             gpu_device_close(o.device);
         }
-        double error = rms(got, want[0], (size_t)n * vocab);
-        double other = rms(got, want[1], (size_t)n * vocab);
-        if (!(error <= 0.1 && other > 3 * error))
-            fail_msg("%s: root mean square difference %.4f, from weights as stored %.4f",
+        double error = median_rms(got, want[0], n, vocab);
+        double other = median_rms(got, want[1], n, vocab);
+        if (!(error <= 0.06 && other > 3 * error))
+            fail_msg("%s: median of a row's difference %.4f, from weights as stored %.4f",
                      emulated_vendors[v].library, error, other);
         assert_int_equal(bytes[0] + saved, bytes[1]);
         assert_true(saved > bytes[1] / 4); /* routed experts, head and embedding are the most */
@@ -247,9 +263,10 @@ static void a_history_longer_than_the_room_is_expanded_in_pieces(void **state) {
             rig_close(&g);
             gpu_device_close(o.device);
         }
-        double error = rms(logits[0], logits[1], (size_t)N * vocab);
+        const size_t first = (size_t)HALF * vocab; /* those before have no history */
+        double error = median_rms(logits[0] + first, logits[1] + first, N - HALF, vocab);
         if (!(error <= 0.1))
-            fail_msg("%s: root mean square difference %.4f", emulated_vendors[v].library, error);
+            fail_msg("%s: median of a row's difference %.4f", emulated_vendors[v].library, error);
         test_free(logits[0]);
         test_free(logits[1]);
     }

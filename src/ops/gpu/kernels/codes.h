@@ -18,11 +18,18 @@ GPU_FN struct gpu_u4 widen_codes8(uint32_t first, uint32_t second) {
     widen_codes(first, &v.x, &v.y);
     widen_codes(second, &v.z, &v.w);
     return v;
-}
-/* Code `at` of four, times 2^-120: exponents are left as codes have them, which small codes make
- * denormal numbers. Three instructions instead of the four of a whole number. */
-GPU_FN float small_code(uint32_t w, const uint32_t at) {
-    return gpu_as_f32((uint32_t)((int32_t)(w << (24 - 8 * at)) >> 4) & 0x87F00000u);
+} /* Eight codes times their scale as BF16 numbers. */
+GPU_FN struct gpu_u4 numbers_of_codes(uint32_t first, uint32_t second, float scale) {
+    const uint32_t word[2] = {first, second};
+    uint32_t pair[4];
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        float f[2];
+        gpu_from_e4m3_x2(word[i / 2], i % 2 > 0, f);
+        pair[i] = gpu_bf16_pair(f[0] * scale, f[1] * scale);
+    }
+    const struct gpu_u4 v = {pair[0], pair[1], pair[2], pair[3]};
+    return v;
 }
 
 #endif

@@ -1,4 +1,6 @@
-/* elements.c: what goes element by element: looking up embeddings, gated activation, copying. */
+/* elements.c: what goes element by element: looking up embeddings, gated activation, copying, codes
+ * becoming numbers. */
+#include "ops/gpu/kernels/codes.h"
 #include "ops/gpu/kernels/rows.h"
 #include "ops/gpu/records.h"
 
@@ -45,4 +47,24 @@ GPU_KERNEL(weir_copy, gpu_copy, ELEMENT_THREADS, 1) {
     for (uint32_t i = 0; i < EACH; i++)
         if (first + i * ELEMENT_THREADS < a.pieces)
             gpu_store16_stream((unsigned char *)a.to + (first + i * ELEMENT_THREADS) * 16, v[i]);
+}
+
+/* 16 codes of a row a thread. What `to` held may still be read by the product before. */
+GPU_KERNEL(weir_widen, gpu_widen, ELEMENT_THREADS, 1) {
+    const uint32_t vectors = GPU_FP8_ROW(a.cols) / 16;
+    const uint64_t at = (uint64_t)gpu_block_x() * ELEMENT_THREADS + gpu_thread();
+    const uint64_t row = at / vectors;
+    const uint32_t col = (uint32_t)(at % vectors) * 16;
+    if (row < a.rows) {
+        const struct gpu_u4 v = gpu_load16_stream(a.codes + row * GPU_FP8_ROW(a.cols) + col);
+        const float scale = a.scales[row * GPU_FP8_SCALES(a.cols) + col / GPU_FP8_SCALED];
+        uint16_t *to = a.to + row * a.cols + col;
+        gpu_wait_previous();
+        gpu_store16(to, numbers_of_codes(v.x, v.y, scale));
+        if (col + 8 < a.cols)
+            gpu_store16(to + 8, numbers_of_codes(v.z, v.w, scale));
+    } else {
+        gpu_wait_previous();
+    }
+    gpu_launch_next();
 }

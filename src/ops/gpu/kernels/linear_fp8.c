@@ -1,14 +1,10 @@
 /* linear_fp8.c: products of FP8 matrices with one row or two: gemv.h with codes in the stages, 16
  * columns a lane at a time, which share one scale. Codes become f32 numbers in registers. Parts of
- * a launch that are BF16 go as there: their rows take the same blocks.
- *
- * Codes keep their exponents, which means a factor of 2^-120; x gets one of 2^60, so that products
- * stay far from both ends of f32, and the scale takes what is left. */
+ * a launch that are BF16 go as there: their rows take the same blocks. */
 #include "ops/gpu/kernels/codes.h"
 #include "ops/gpu/kernels/gemv.h"
 
 enum { LANE_CODES = 16 };
-#define HALF_SHIFT 0x1p60f
 
 GPU_FN void fetch_codes(const struct gemv *g, struct gpu_u4 *stage, uint32_t piece) {
     if (piece < g->pieces) {
@@ -56,9 +52,6 @@ GPU_FN void multiply_codes(float (*acc)[ROWS_MOST], const struct gpu_u4 *stage, 
     for (uint32_t m = 0; m < most; m++) {
         widen_bf16x8(f[m], x[m][0]);
         widen_bf16x8(f[m] + 8, x[m][1]);
-        GPU_UNROLL
-        for (uint32_t e = 0; e < LANE_CODES; e++)
-            f[m][e] *= HALF_SHIFT;
     }
     GPU_UNROLL
     for (uint32_t r = 0; r < GEMV_ROWS; r++) {
@@ -66,15 +59,16 @@ GPU_FN void multiply_codes(float (*acc)[ROWS_MOST], const struct gpu_u4 *stage, 
         const uint32_t word[4] = {v.x, v.y, v.z, v.w};
         float sum[ROWS_MOST] = {0, 0};
         GPU_UNROLL
-        for (uint32_t e = 0; e < LANE_CODES; e++) {
-            const float w = small_code(word[e / 4], e % 4);
+        for (uint32_t e = 0; e < LANE_CODES; e += 2) {
+            float w[2];
+            gpu_from_e4m3_x2(word[e / 4], e % 4 > 0, w);
             GPU_UNROLL
             for (uint32_t m = 0; m < most; m++)
-                sum[m] += w * f[m][e];
+                sum[m] += w[0] * f[m][e] + w[1] * f[m][e + 1];
         }
         GPU_UNROLL
         for (uint32_t m = 0; m < most; m++)
-            acc[r][m] += sum[m] * HALF_SHIFT * scale[r];
+            acc[r][m] += sum[m] * scale[r];
     }
 }
 
