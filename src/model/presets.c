@@ -118,7 +118,8 @@ static const char mid[] =
 const char *model_preset(const char *name) {
     static const struct {
         const char *name, *json;
-    } presets[] = {{"kimi-k3", kimi_k3}, {"kimi-linear", kimi_linear}, {"tiny", tiny}, {"mid", mid}};
+    } presets[] = {
+        {"kimi-k3", kimi_k3}, {"kimi-linear", kimi_linear}, {"tiny", tiny}, {"mid", mid}};
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         if (strcmp(name, presets[i].name) == 0)
             return presets[i].json;

@@ -100,9 +100,10 @@
  * gpu_copy16 is there.
  *   gpu_gate_arrive_at(g, rank)         arrives at that gate of block `rank` of the cluster.
  *   gpu_gate_expect(g, bytes)           arrives, and g stays shut until boxes of so many bytes have
- *                                       come as well. gpu_gates_seen() behind gpu_gate_set(),
- * before the barrier, where one of these or gpu_copy_bulk() is used. gpu_more_registers(n)
- * gpu_fewer_registers(n) of the threads of a warpgroup
+ * come as well.
+ *   gpu_gates_seen()                    behind gpu_gate_set(), in front of the barrier, where one
+ * of the last two or gpu_copy_bulk() is used. gpu_more_registers(n) gpu_fewer_registers(n) of the
+ * threads of a warpgroup
  *
  * Boxes, where there are warpgroups: panels of up to 256 rows that one thread asks for. Where they
  * come from a map says: a stack of `steps` matrices of BF16 of rows by cols; what lies outside of
@@ -114,10 +115,11 @@
  *                                       scratch: a struct gpu_map at a multiple of 128 in shared
  *                                       memory. Others may use the map behind a barrier.
  *   gpu_map_made(n)                     a const struct gpu_map *, for the thread that calls it
- *   gpu_copy_box(panel, map, col, row, step, g)     a box from there on, to a panel at a multiple
- * of 1024, counted at gate g; whole, whatever is outside gpu_copy_box_to_all(panel, map, col, row,
- * step, g, members)   to the same place of the first `members` blocks of the cluster, counted at
- * the gate of each Kernels that need them say gpu_fail() elsewhere. */
+ *   gpu_copy_box(panel, map, col, row, step, g)         a box from there on, to a panel at a
+ * multiple of 1024, counted at gate g; whole, whatever is outside.
+ *   gpu_copy_box_to_all(panel, map, col, row, step, g, members)     to the same place of the first
+ * `members` blocks of the cluster, counted at the gate of each.
+ * Kernels that need any of these say gpu_fail() elsewhere. */
 #ifndef WEIR_OPS_GPU_DIALECT_H
 #define WEIR_OPS_GPU_DIALECT_H
 
