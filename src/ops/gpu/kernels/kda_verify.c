@@ -144,6 +144,7 @@ GPU_FN void kda_verify(const struct gpu_kda_verify *v, struct gpu_kda_verify_sha
         const uint32_t t = group % TOKENS;
         float *keys = next.keys + (uint64_t)t * a->heads * 3 * dim;
         kda_keys_of(&token, sh->in[t], sh->beta[t], lane, lanes, dim);
+        gpu_wave_meet(); /* groups without a token have read what others write now */
         if (group < tokens) {
             GPU_UNROLL
             for (uint32_t i = 0; i < 8; i += 4) {
