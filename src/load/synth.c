@@ -55,7 +55,7 @@ static weir_status bad_option(weir_error *err, const char *option, uint32_t valu
 }
 
 static weir_status check_options(const struct synth_options *o, weir_error *err) {
-    static const char refused[] = "this build writes kimi-k3, kimi-linear and tiny";
+    static const char refused[] = "this build writes kimi-k3, kimi-linear, mid and tiny";
     if (strncmp(o->preset, "kimi-k2", 7) == 0)
         return weir_fail(err, WEIR_UNSUPPORTED, "--preset", "%s is not supported: %s", o->preset,
                          refused);

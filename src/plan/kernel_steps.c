@@ -36,13 +36,15 @@ static uint64_t rounds(const struct kernel_list *l, const struct gpu_launch *g) 
 /* What many rows do with FP8 matrices first. */
 static void widen(struct kernel_list *l, uint32_t launches, struct gpu_linear *a) {
     for (uint32_t p = 0; p < a->n_parts; p++) {
-        if (!a->part[p].fp8)
-            continue;
-        const struct gpu_widen w = {.rows = a->part[p].rows, .cols = a->part[p].cols};
-        kernel_list_add(l, "widen", launches, gpu_launch_widen(&w),
-                        "more than %d rows take an FP8 matrix that has become BF16",
-                        GPU_FP8_X_ROWS);
-        a->part[p].fp8 = 0;
+        struct gpu_linear_part *part = &a->part[p];
+        for (uint32_t term = 0; part->fp8 && term < (part->w2 ? 2u : 1u); term++) {
+            const struct gpu_widen w = {.rows = part->rows,
+                                        .cols = term ? part->cols2 : part->cols};
+            kernel_list_add(l, "widen", launches, gpu_launch_widen(&w),
+                            "more than %d rows take an FP8 matrix that has become BF16",
+                            GPU_FP8_X_ROWS);
+        }
+        part->fp8 = part->fp8_2 = 0;
     }
 }
 
@@ -73,7 +75,7 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_fp8_16:
     case GPU_weir_skinny_fp8_32:
         kernel_list_add(l, name, launches, g,
-                        "3 to 64 rows: a tile of 16 rows of W a workgroup, whose waves share the "
+                        "from 3 rows on: a tile of 16 rows of W a workgroup, whose waves share the "
                         "columns: larger ones leave units idle");
         break;
     case GPU_weir_skinny_8_two:
@@ -84,9 +86,10 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
     case GPU_weir_skinny_fp8_8_wide:
     case GPU_weir_skinny_fp8_16_wide:
     case GPU_weir_skinny_fp8_32_wide:
-        kernel_list_add(l, name, launches, g,
-                        "3 to 64 rows: two to four tiles of 16 rows of W a workgroup, whose waves "
-                        "share the columns: x is read once for all");
+        kernel_list_add(
+            l, name, launches, g,
+            "from 3 rows on: two to four tiles of 16 rows of W a workgroup, whose waves "
+            "share the columns: x is read once for all");
         break;
     case GPU_weir_gemm_128:
     case GPU_weir_gemm_192:
@@ -102,7 +105,7 @@ static void linear(struct kernel_list *l, const char *name, uint32_t launches, s
         kernel_list_add(l, name, launches, g,                                                      \
                         "more than 64 rows go to pairs of workgroups that stay, by tiles of %d "   \
                         "by %d: thought quicker than those of other kernels by warpgroups",        \
-                        GPU_GEMM_WG_MEMBERS *GPU_GEMM_WG_X, ROWS);                                 \
+                        (int)GPU_GEMM_WG_MEMBERS *(int)GPU_GEMM_WG_X, ROWS);                       \
         break;
         GPU_GEMM_WG_KERNELS(OF_WARPGROUPS)
 #undef OF_WARPGROUPS
@@ -301,10 +304,10 @@ static void attention(struct kernel_list *l, uint32_t layers, uint32_t heads) {
         rows, rows == 1 ? "" : "s", tiles, tiles == 1 ? "" : "s", tile, padded - heads, padded,
         a.shares, a.shares == 1 ? "" : "s", l->machine->device.compute_units,
         gpu_divide_up(positions, share), share, positions,
-        load->fp8_history ? "; FP8 becomes BF16 on its way into local memory" : "");
+        load->fp8_history ? "; FP8 becomes 16 bits on its way to the products" : "");
     e->heads = heads;
     e->padded = padded;
-    /* Hopper's fallback for FP8 is what weir's kernel does everywhere. */
+    /* Hopper's fallback for FP8, products of 16 bits, is what weir's kernels do everywhere. */
     const bool same = tiles == 1 && rule.heads == padded && !load->draft &&
                       policy_splits(l->machine->kind, rows, l->machine->shape).splits == a.shares &&
                       (!load->fp8_history || l->machine->kind == POLICY_SM90);

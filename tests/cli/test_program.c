@@ -122,7 +122,7 @@ static void a_plan_of_kernels_says_what_each_takes_and_what_is_missing(void **st
         {"moe_in", "decode", "weir_gemv_fp8_1"}, {"moe_out", "decode", "weir_gemv_fp8_1"},
         {"head", "decode", "weir_gemv_1"},       {"mla_values", "decode", "weir_gemv_1"},
         {"kda_in", "prefill", "weir_gemm_wg"},   {"mla_expand", "prefill", "weir_gemm_wg"},
-        {"widen", "prefill", "weir_widen"},
+        {"widen", "prefill", "weir_widen"},      {"moe_out", "prefill", "weir_gemm_wg"},
     };
     for (size_t i = 0; i < sizeof kernels_of_fp8 / sizeof *kernels_of_fp8; i++) {
         e = planned(p, kernels_of_fp8[i][0], kernels_of_fp8[i][1]);

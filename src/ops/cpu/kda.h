@@ -100,7 +100,8 @@ struct kda_tokens {
 size_t cpu_kda_head_bytes(const struct op_kda *op);
 void cpu_kda_head(struct kda_head *h, const struct op_kda *op, const struct batch_seq *seq,
                   uint32_t head, unsigned char **scratch);
-/* Rows [row, row + rows) of the sequence to the first rows of t. ahead: as in a sweep. */
+/* Rows [row, row + rows) of the sequence to the first rows of t. ahead: what to fetch
+ * meanwhile. */
 void cpu_kda_tokens(const struct kda_head *h, uint32_t row, uint32_t rows,
                     const struct kda_tokens *t, struct ahead *ahead);
 /* The gated norm of o into the output row. */
@@ -141,7 +142,8 @@ struct kda_step {
 void cpu_kda_reads(const struct kda_tokens *t, uint32_t i, uint32_t width, struct kda_step *s);
 /* One sweep over a state whose rows are `stride` floats apart. With `last`, whose u is known, it is
  * updated, from `in` to `out` (which may be the same). With `next`, whose u and o come out, what it
- * holds then is read. ahead: rows to fetch meanwhile, or NULL. */
+ * holds then is read. ahead: what to fetch meanwhile, by a sweep that only updates; one that only
+ * reads asks for its own next rows, as the state comes from memory. NULL: neither. */
 void cpu_kda_sweep(const struct kda_step *last, const struct kda_step *next, const float *in,
                    float *out, size_t stride, uint32_t rows, uint32_t cols, struct ahead *ahead);
 /* Adds what the first token of a head reads: `rows` rows of its state, window, taps and

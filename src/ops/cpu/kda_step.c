@@ -18,8 +18,9 @@ enum { WIDE = 8 };
 enum { WIDE = 4 };
 #endif
 /* A head of 128 begins with 472 lines: its taps, its activations, its window and FIRST_ROWS of its
- * state; the head before asks for four of them with a row of its second sweep. OWN_ROWS more are
- * asked for by its convolutions and gates, which need 320 lines for that. */
+ * state; the head before asks for four of them with a row of its second sweep (at 512 bits; at 256
+ * one with each of four pieces of a row). OWN_ROWS more, 320 lines, are asked for by its
+ * convolutions and gates. */
 enum { FETCH_LINES = WIDE * VL / 32, OWN_ROWS = 40 };
 
 ALWAYS vf state_load(const float *p, vm m, const bool masked) {

@@ -76,7 +76,7 @@
  *                                       64, 176 and 192 as well. With N 16 and 48 steps go on
  *                                       through the panels that lie behind a and b
  *   gpu_wg_columns(c, N, a, b, k, k_b)  c += A B^T: A is step k of panels [k][64 rows], B step k_b
- *   gpu_wg_rows_of(c, N, a, b, k, add)  the same, N a multiple of 8 up to 128: A from
+ *   gpu_wg_rows_of(c, N, a, b, k, add)  as gpu_wg_rows, N a multiple of 8 up to 128: A from
  *                                       registers, as gpu_wg_operand leaves sums; k goes on in
  *                                       panels of N rows one behind the other.
  *                                       gpu_wg_rows_of_f16: of F16, N 16
@@ -101,9 +101,10 @@
  *   gpu_gate_arrive_at(g, rank)         arrives at that gate of block `rank` of the cluster.
  *   gpu_gate_expect(g, bytes)           arrives, and g stays shut until boxes of so many bytes have
  * come as well.
- *   gpu_gates_seen()                    behind gpu_gate_set(), in front of the barrier, where one
- * of the last two or gpu_copy_bulk() is used. gpu_more_registers(n) gpu_fewer_registers(n) of the
- * threads of a warpgroup
+ *   gpu_gates_seen()                    behind gpu_gate_set(), in front of the barrier, where
+ * gpu_gate_arrive_at(), gpu_gate_expect() or gpu_copy_bulk() is used.
+ *   gpu_more_registers(n)               of the threads of a warpgroup, n each;
+ * gpu_fewer_registers(n)
  *
  * Boxes, where there are warpgroups: panels of up to 256 rows that one thread asks for. Where they
  * come from a map says: a stack of `steps` matrices of BF16 of rows by cols; what lies outside of

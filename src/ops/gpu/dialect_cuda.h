@@ -150,6 +150,7 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
     return z;
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 /* Half as many instructions as by bits, and those are of the pipe that products leave idle least.
  */
 #define GPU_E4M3_X2
@@ -160,6 +161,7 @@ GPU_FN void gpu_from_e4m3_x2(uint32_t w, bool upper, float *f) {
         : "=f"(f[0]), "=f"(f[1])
         : "r"(upper ? w >> 16 : w));
 }
+#endif
 
 GPU_FN uint32_t gpu_spread_bytes(uint32_t w, bool upper) {
     return __byte_perm(w, 0, upper ? 0x3424 : 0x1404);

@@ -156,7 +156,8 @@ static struct gpu_launch many_rows(struct gpu_linear *a, struct gpu_shape shape,
     const uint32_t blocks = tiles_of(a, 192, 128);
     const bool large = (uint64_t)LARGE * gpu_divide_up(blocks * steps, at_once) <= small;
     a->split = 1;
-    if (shape.warpgroups && way != GPU_WAY_TILES_128 && way != GPU_WAY_TILES_192 && in_pairs(a))
+    if (shape.warpgroups && at_once >= GPU_GEMM_WG_MEMBERS && way != GPU_WAY_TILES_128 &&
+        way != GPU_WAY_TILES_192 && in_pairs(a))
         return by_warpgroups(a, shape);
     if (way == GPU_WAY_TILES_192 || (large && way != GPU_WAY_TILES_128))
         return (struct gpu_launch){GPU_weir_gemm_192, blocks, steps, 8 * shape.wave,

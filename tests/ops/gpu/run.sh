@@ -49,7 +49,7 @@ allowed_spill() {
     esac
 }
 # Kernels that multiply tiles.
-tiles='weir_skinny_(fp8_)?[0-9]+(_two|_wide)?|weir_experts_(up|down)(_many)?(_bf16|_wg)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_((fp8_)?128|192|wg(_[0-9]+)?)|weir_kda_(chunk|states)_([0-9]+|wg)'
+tiles='weir_skinny_(fp8_)?[0-9]+(_two|_wide)?|weir_experts_(up|down)(_many)?(_bf16|_wg)?|weir_mla_split(_fp8)?(_16|_48)?|weir_mla_attend(_wg)?|weir_gemm_(128|192|wg(_[0-9]+)?)|weir_kda_(chunk|states)_([0-9]+|wg)'
 
 # --- AMD
 # Bytes of memory that a thread may have, where registers should do.

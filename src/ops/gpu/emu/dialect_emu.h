@@ -342,6 +342,7 @@ GPU_FN void gpu_gate_arrive_copied(uint64_t *gate) {
     emu_copy_wait(0);
     emu_gate_arrive(gate);
 }
+_Static_assert((int)GPU_MAPS_MOST == (int)EMU_MAPS_MOST, "maps of a block");
 /* At once: whoever copies has not yet arrived. */
 GPU_FN void gpu_copy_bulk(void *shared, const void *global, uint32_t bytes, uint64_t *gate) {
     (void)gate;

@@ -16,7 +16,6 @@ enum {
     MOST_COPIES = 128, /* that one thread may have under way */
     READY_WORDS = EMU_MAX_THREADS / 64,
     EMU_MAX_BLOCKS = 16, /* of a cluster */
-    MOST_MAPS = 32,      /* of a block */
     MOST_BOXES = 256,    /* under way to the blocks of a cluster */
     PANEL_COLS = 64,
 };
@@ -64,7 +63,7 @@ struct block {
     uint32_t running, at_barrier[EMU_MAX_BLOCKS], returned, returned_of[EMU_MAX_BLOCKS];
     uint32_t at_cluster, meetings;
     uint32_t in_part[EMU_MAX_BLOCKS][PARTS_MOST]; /* who has come */
-    struct emu_map map[EMU_MAX_BLOCKS][MOST_MAPS];
+    struct emu_map map[EMU_MAX_BLOCKS][EMU_MAPS_MOST];
     struct box box[MOST_BOXES];
     uint32_t n_boxes;
     uint64_t drawn;
@@ -342,7 +341,7 @@ void emu_gate_wait(uint64_t *g, uint32_t parity) {
 
 void emu_map_make(uint32_t n, const struct emu_map *map) {
     emu_check_aligned(map->from);
-    if (n >= MOST_MAPS || map->row_bytes % 16 || map->step_bytes % 16 || !map->high ||
+    if (n >= EMU_MAPS_MOST || map->row_bytes % 16 || map->step_bytes % 16 || !map->high ||
         map->high > 256)
         fault("thread %u makes map %u of rows %llu and steps %llu bytes apart, boxes of %u rows",
               running()->place.thread, n, (unsigned long long)map->row_bytes,
@@ -350,8 +349,8 @@ void emu_map_make(uint32_t n, const struct emu_map *map) {
     block->map[running()->place.rank][n] = *map;
 }
 const struct emu_map *emu_map_made(uint32_t n) {
-    const struct emu_map *map = &block->map[running()->place.rank][n < MOST_MAPS ? n : 0];
-    if (n >= MOST_MAPS || !map->high)
+    const struct emu_map *map = &block->map[running()->place.rank][n < EMU_MAPS_MOST ? n : 0];
+    if (n >= EMU_MAPS_MOST || !map->high)
         fault("thread %u wants map %u, which was not made", running()->place.thread, n);
     return map;
 }

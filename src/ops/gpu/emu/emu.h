@@ -7,7 +7,9 @@
  *   - threads that wait for others which wait elsewhere, or have returned, are a fault that names
  *     them; so are loads of 16 bytes from odd addresses and asynchronous copies nobody waits for;
  *   - asynchronous copies arrive when they are waited for and not before; boxes when their gate
- *     opens, and what they replace is NaN from when they are asked for;
+ *     opens, and what they replace is NaN from when they are asked for; but those of
+ * gpu_copy_bulk() at once, so that reading them in front of their gate shows only where the copier
+ * is late;
  *   - gates that were not set, maps that were not made, blocks of a cluster that have ended and are
  *     reached for are faults;
  *   - threads of the blocks of a cluster run in the same order as if they were of one block.

@@ -57,7 +57,7 @@ enum emu_kind {
     EMU_TRANSPOSE,
     EMU_WAIT,
 };
-enum { EMU_GIFT_BYTES = 64, EMU_LANES = 64 };
+enum { EMU_GIFT_BYTES = 64, EMU_LANES = 64, EMU_MAPS_MOST = 32 /* of a block */ };
 struct emu_gift {
     unsigned char bytes[EMU_GIFT_BYTES];
 };

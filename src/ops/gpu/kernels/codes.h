@@ -18,7 +18,8 @@ GPU_FN struct gpu_u4 widen_codes8(uint32_t first, uint32_t second) {
     widen_codes(first, &v.x, &v.y);
     widen_codes(second, &v.z, &v.w);
     return v;
-} /* Eight codes times their scale as BF16 numbers. */
+}
+/* Eight codes times their scale as BF16 numbers. */
 GPU_FN struct gpu_u4 numbers_of_codes(uint32_t first, uint32_t second, float scale) {
     const uint32_t word[2] = {first, second};
     uint32_t pair[4];

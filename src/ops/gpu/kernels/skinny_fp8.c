@@ -1,4 +1,4 @@
-/* skinny_fp8.c: products of FP8 matrices with 3 to 64 rows: skinny.h with codes in the stages,
+/* skinny_fp8.c: products of FP8 matrices with 3 to 32 rows: skinny.h with codes in the stages,
  * which become BF16 numbers, without rounding, on their way to the tiles. A wave takes columns 128
  * at a time, those that share a scale, in two stages of 64: 16 contiguous columns a lane, the first
  * eight of which are its strip of one product, the others that of the next. Sums of 128 columns get
