@@ -151,8 +151,7 @@ GPU_FN uint32_t gpu_bf16_mul(uint32_t x, uint32_t y) {
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-/* Half as many instructions as by bits, and those are of the pipe that products leave idle least.
- */
+/* By bits one row by a matrix of 6284 x 7168 took 20.1 us on an H200 instead of 18.8. */
 #define GPU_E4M3_X2
 GPU_FN void gpu_from_e4m3_x2(uint32_t w, bool upper, float *f) {
     asm("{\n.reg .b16 lo, hi;\n.reg .b32 both;\nmov.b32 {lo, hi}, %2;\n"

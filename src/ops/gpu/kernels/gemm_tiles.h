@@ -1,5 +1,5 @@
-/* gemm_tiles.h: what products of many rows by tiles of waves have in common, whatever the matrix is
- * made of: how rows come into a stage, and how sums leave. */
+/* gemm_tiles.h: what products of many rows by tiles of waves share: how rows come into a stage, and
+ * how sums leave. */
 #ifndef WEIR_OPS_GPU_KERNELS_GEMM_TILES_H
 #define WEIR_OPS_GPU_KERNELS_GEMM_TILES_H
 
